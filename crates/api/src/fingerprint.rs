@@ -1,0 +1,375 @@
+//! What makes two requests the same: method, path, query and the JSON value, whatever its spelling.
+//!
+//! The value is hashed in the canonical form of RFC 8785, as it was received and not as today's types see it: a version
+//! that learns a new optional member must not turn yesterday's retries into conflicts.
+
+use std::borrow::Cow;
+
+use axum::http::Method;
+use ledger::Fingerprint;
+use sha2::{Digest, Sha256};
+
+use crate::json::Value;
+
+/// The part of a fingerprint that stands for method and path. No member of a body that is accepted has such a name.
+const PATH: &str = ":path";
+/// The part that stands for the query.
+const QUERY: &str = ":query";
+
+/// Every name that a request of any route may have, for naming what only the first request under a key had.
+pub(crate) const KNOWN_MEMBERS: &[&str] = &[
+    PATH,
+    QUERY,
+    "amount",
+    "currency",
+    "description",
+    "destination_account_id",
+    "max_balance",
+    "metadata",
+    "min_balance",
+    "name",
+    "source_account_id",
+];
+
+/// The most members that can be named when requests differ. The whole is hashed in any case; the bound keeps a body made
+/// of thousands of members from costing thousands of hashes.
+const MEMBERS_MAX: usize = 64;
+
+/// Takes the fingerprint of a request.
+pub(crate) fn take(method: &Method, path: &str, query: Option<&str>, body: &Value<'_>) -> Fingerprint {
+    let query = sorted(query.unwrap_or_default());
+    let mut whole = Sha256::new();
+    for part in [method.as_str(), path, &query] {
+        // With its length before it, no part can pass for a piece of its neighbour.
+        whole.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
+        whole.update(part.as_bytes());
+    }
+
+    let mut members: Vec<(Cow<'static, str>, [u8; 32])> = Vec::with_capacity(8);
+    members.push((Cow::Borrowed(PATH), digest(format!("{method} {path}").as_bytes())));
+    if !query.is_empty() {
+        members.push((Cow::Borrowed(QUERY), digest(query.as_bytes())));
+    }
+    let mut canonical = Vec::with_capacity(512);
+    match body {
+        Value::Object(fields) => {
+            canonical.push(b'{');
+            for (at, (name, value)) in fields.iter().enumerate() {
+                if at > 0 {
+                    canonical.push(b',');
+                }
+                write_text(name, &mut canonical);
+                canonical.push(b':');
+                let start = canonical.len();
+                write(value, &mut canonical);
+                if members.len() < MEMBERS_MAX {
+                    members.push((known(name), digest(canonical.get(start..).unwrap_or_default())));
+                }
+            }
+            canonical.push(b'}');
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Text(_) | Value::Array(_) => write(body, &mut canonical),
+    }
+    whole.update(&canonical);
+    members.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+    Fingerprint { whole: whole.finalize().into(), members }
+}
+
+fn digest(bytes: &[u8]) -> [u8; 32] {
+    Sha256::digest(bytes).into()
+}
+
+/// The name without a copy where it is one of ours.
+fn known(name: &str) -> Cow<'static, str> {
+    match KNOWN_MEMBERS.iter().find(|known| **known == name) {
+        Some(known) => Cow::Borrowed(*known),
+        None => Cow::Owned(name.to_owned()),
+    }
+}
+
+/// The query with its parameters sorted.
+fn sorted(query: &str) -> String {
+    if query.is_empty() {
+        return String::new();
+    }
+    let mut parameters: Vec<&str> = query.split('&').collect();
+    parameters.sort_unstable();
+    parameters.join("&")
+}
+
+/// Appends the canonical form (RFC 8785).
+fn write(value: &Value<'_>, to: &mut Vec<u8>) {
+    match value {
+        Value::Null => to.extend_from_slice(b"null"),
+        Value::Bool(true) => to.extend_from_slice(b"true"),
+        Value::Bool(false) => to.extend_from_slice(b"false"),
+        Value::Number(text) => write_number(text, to),
+        Value::Text(text) => write_text(text, to),
+        Value::Array(items) => {
+            to.push(b'[');
+            for (at, item) in items.iter().enumerate() {
+                if at > 0 {
+                    to.push(b',');
+                }
+                write(item, to);
+            }
+            to.push(b']');
+        }
+        Value::Object(members) => {
+            to.push(b'{');
+            for (at, (name, value)) in members.iter().enumerate() {
+                if at > 0 {
+                    to.push(b',');
+                }
+                write_text(name, to);
+                to.push(b':');
+                write(value, to);
+            }
+            to.push(b'}');
+        }
+    }
+}
+
+/// RFC 8785, section 3.2.2.2.
+fn write_text(text: &str, to: &mut Vec<u8>) {
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    to.push(b'"');
+    for byte in text.bytes() {
+        match byte {
+            b'"' => to.extend_from_slice(b"\\\""),
+            b'\\' => to.extend_from_slice(b"\\\\"),
+            0x08 => to.extend_from_slice(b"\\b"),
+            b'\t' => to.extend_from_slice(b"\\t"),
+            b'\n' => to.extend_from_slice(b"\\n"),
+            0x0c => to.extend_from_slice(b"\\f"),
+            b'\r' => to.extend_from_slice(b"\\r"),
+            0..0x20 => {
+                to.extend_from_slice(b"\\u00");
+                to.extend([byte >> 4, byte & 15].iter().filter_map(|digit| HEX.get(usize::from(*digit))));
+            }
+            _ => to.push(byte),
+        }
+    }
+    to.push(b'"');
+}
+
+/// The most digits of an integer that a double holds exactly whatever they are (10^15 < 2^53).
+const EXACT_DIGITS: usize = 15;
+
+/// A number as ECMAScript writes the double nearest to it (RFC 8785, section 3.2.2.3).
+fn write_number(text: &str, to: &mut Vec<u8>) {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    let plain = digits.len() <= EXACT_DIGITS && digits.bytes().all(|byte| byte.is_ascii_digit());
+    if plain && text != "-0" {
+        to.extend_from_slice(text.as_bytes());
+        return;
+    }
+    match text.parse::<f64>() {
+        Ok(number) if number.is_finite() => to.extend_from_slice(ecmascript(number).as_bytes()),
+        // No double is near it, so no value equals it but itself. Every version refuses it where a number is asked for.
+        Ok(_) | Err(_) => to.extend_from_slice(text.as_bytes()),
+    }
+}
+
+/// `Number::toString` of ECMA-262 with radix 10.
+fn ecmascript(number: f64) -> String {
+    if number == 0.0 {
+        return "0".to_owned();
+    }
+    // Rust writes the shortest digits that read back as the same double, as ECMAScript does: `-1.25e-7`.
+    let shortest = format!("{number:e}");
+    let (mantissa, exponent) = shortest.split_once('e').unwrap_or((&shortest, "0"));
+    let (sign, mantissa) = mantissa.strip_prefix('-').map_or(("", mantissa), |rest| ("-", rest));
+    let digits = mantissa.replace('.', "");
+    let length = i32::try_from(digits.len()).unwrap_or(i32::MAX);
+    // The value is 0.digits × 10^point.
+    let point = exponent.parse::<i32>().unwrap_or(0).saturating_add(1);
+    let split = |at: i32| digits.split_at_checked(usize::try_from(at).unwrap_or(0)).unwrap_or((&digits, ""));
+    let zeros = |count: i32| "0".repeat(usize::try_from(count).unwrap_or(0));
+    match point {
+        _ if length <= point && point <= 21 => format!("{sign}{digits}{}", zeros(point.saturating_sub(length))),
+        1..=21 => {
+            let (whole, fraction) = split(point);
+            format!("{sign}{whole}.{fraction}")
+        }
+        -5..=0 => format!("{sign}0.{}{digits}", zeros(point.saturating_neg())),
+        _ => {
+            let (first, rest) = split(1);
+            let dot = if rest.is_empty() { "" } else { "." };
+            let exponent = point.saturating_sub(1);
+            let plus = if exponent > 0 { "+" } else { "" };
+            format!("{sign}{first}{dot}{rest}e{plus}{exponent}")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::json;
+
+    fn canonical(body: &str) -> String {
+        let mut bytes = Vec::new();
+        write(&json::parse(body.as_bytes()).unwrap(), &mut bytes);
+        String::from_utf8(bytes).unwrap()
+    }
+
+    fn fingerprint(body: &str) -> Fingerprint {
+        take(&Method::POST, "/v1/transfers", None, &json::parse(body.as_bytes()).unwrap())
+    }
+
+    #[test]
+    fn numbers_are_written_as_ecmascript_writes_them() {
+        // Most lines are from RFC 8785, appendix B.
+        for (text, expected) in [
+            ("0", "0"),
+            ("-0", "0"),
+            ("-0.0", "0"),
+            ("5e-324", "5e-324"),
+            ("1.7976931348623157e308", "1.7976931348623157e+308"),
+            ("9007199254740992", "9007199254740992"),
+            ("-9007199254740992", "-9007199254740992"),
+            ("295147905179352830000", "295147905179352830000"),
+            ("9.999999999999997e22", "9.999999999999997e+22"),
+            ("1e23", "1e+23"),
+            ("1.0000000000000001e23", "1.0000000000000001e+23"),
+            ("999999999999999700000", "999999999999999700000"),
+            ("999999999999999900000", "999999999999999900000"),
+            ("1e21", "1e+21"),
+            ("9.999999999999997e-7", "9.999999999999997e-7"),
+            ("0.000001", "0.000001"),
+            ("333333333.3333332", "333333333.3333332"),
+            ("-0.0000033333333333333333", "-0.0000033333333333333333"),
+            ("1424953923781206.2", "1424953923781206.2"),
+            ("100.0", "100"),
+            ("1e2", "100"),
+            ("123456789012345", "123456789012345"),
+            ("-1E-7", "-1e-7"),
+            ("1e400", "1e400"),
+        ] {
+            assert_eq!(canonical(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_example_of_rfc_8785_comes_out_as_it_does_there() {
+        let body = r#"{
+            "numbers": [333333333.33333329, 1E30, 4.50, 2e-3, 0.000000000000000000000000001],
+            "string": "\u20ac$\u000F\u000aA'\u0042\u0022\u005c\\\"\/",
+            "literals": [null, true, false]
+        }"#;
+        assert_eq!(
+            canonical(body),
+            "{\"literals\":[null,true,false],\"numbers\":[333333333.3333333,1e+30,4.5,0.002,1e-27],\
+             \"string\":\"\u{20ac}$\\u000f\\nA'B\\\"\\\\\\\\\\\"/\"}"
+        );
+    }
+
+    #[test]
+    fn spelling_does_not_matter_and_values_do() {
+        let first = fingerprint(r#"{"amount":100,"currency":"EUR","metadata":{"a":"1","b":"2"}}"#);
+        let again = fingerprint("{ \"metadata\" : {\"b\":\"2\",\n\"a\":\"1\"},\"\\u0063urrency\":\"\\u0045UR\", \"amount\":100 }");
+        assert_eq!(first, again);
+
+        let other = fingerprint(r#"{"amount":900,"currency":"EUR","metadata":{"a":"1","b":"2"}}"#);
+        assert_ne!(first.whole, other.whole);
+        let differing: Vec<&str> = first
+            .members
+            .iter()
+            .zip(&other.members)
+            .filter(|(one, other)| one != other)
+            .map(|((name, _), _)| name.as_ref())
+            .collect();
+        assert_eq!(differing, ["amount"]);
+    }
+
+    #[test]
+    fn method_path_and_query_are_part_of_the_request() {
+        let body = Value::Object(Vec::new());
+        let of = |method: Method, path: &str, query: Option<&str>| take(&method, path, query, &body).whole;
+        let first = of(Method::POST, "/v1/transfers", Some("a=1&b=2"));
+        assert_eq!(first, of(Method::POST, "/v1/transfers", Some("b=2&a=1")));
+        for other in [
+            of(Method::PUT, "/v1/transfers", Some("a=1&b=2")),
+            of(Method::POST, "/v1/accounts", Some("a=1&b=2")),
+            of(Method::POST, "/v1/transfers", Some("a=1&b=3")),
+            of(Method::POST, "/v1/transfers", None),
+        ] {
+            assert_ne!(first, other);
+        }
+        assert_eq!(of(Method::POST, "/v1/transfers", Some("")), of(Method::POST, "/v1/transfers", None));
+    }
+
+    #[test]
+    fn known_members_are_sorted() {
+        assert!(KNOWN_MEMBERS.is_sorted());
+    }
+
+    fn value() -> impl Strategy<Value = serde_json::Value> {
+        let leaf = prop_oneof![
+            Just(serde_json::Value::Null),
+            any::<bool>().prop_map(serde_json::Value::from),
+            (-9_007_199_254_740_991_i64..=9_007_199_254_740_991).prop_map(serde_json::Value::from),
+            any::<f64>().prop_filter("finite", |number| number.is_finite()).prop_map(serde_json::Value::from),
+            "[^\0]{0,8}".prop_map(serde_json::Value::from),
+        ];
+        leaf.prop_recursive(4, 32, 5, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..5).prop_map(serde_json::Value::from),
+                prop::collection::hash_map("[^\0]{0,6}", inner, 0..5)
+                    .prop_map(|members| serde_json::Value::from(serde_json::Map::from_iter(members))),
+            ]
+        })
+    }
+
+    /// Writes a value as a client with other habits would: members turned round, white space, every character escaped.
+    fn respell(value: &serde_json::Value) -> String {
+        let escape = |text: &str| text.encode_utf16().map(|unit| format!("\\u{unit:04X}")).collect::<String>();
+        match value {
+            serde_json::Value::String(text) => format!("\"{}\"", escape(text)),
+            serde_json::Value::Array(items) => {
+                format!("[ {} ]", items.iter().map(respell).collect::<Vec<_>>().join(" ,\t"))
+            }
+            serde_json::Value::Object(members) => {
+                let members = members.iter().rev().map(|(name, value)| format!("\"{}\"\r\n: {}", escape(name), respell(value)));
+                format!("{{\n{} }}", members.collect::<Vec<_>>().join(" ,\n"))
+            }
+            other => format!(" {other} "),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn equal_values_are_equal_and_different_ones_are_not(one in value(), other in value()) {
+            let spelled = respell(&one);
+            prop_assert_eq!(fingerprint(&one.to_string()), fingerprint(&spelled));
+            // Doubles that equal integers are the same JSON number, though serde_json tells them apart.
+            let same = canonical(&one.to_string()) == canonical(&other.to_string());
+            prop_assert_eq!(same, fingerprint(&one.to_string()).whole == fingerprint(&other.to_string()).whole);
+        }
+
+        #[test]
+        fn the_canonical_form_means_the_same_and_is_its_own_canonical_form(one in value()) {
+            let form = canonical(&one.to_string());
+            prop_assert_eq!(canonical(&form), form.clone());
+            let read: serde_json::Value = serde_json::from_str(&form).unwrap();
+            prop_assert!(same_value(&read, &one), "{} {}", read, one);
+        }
+    }
+
+    fn same_value(one: &serde_json::Value, other: &serde_json::Value) -> bool {
+        match (one, other) {
+            (serde_json::Value::Number(one), serde_json::Value::Number(other)) => one.as_f64() == other.as_f64(),
+            (serde_json::Value::Array(one), serde_json::Value::Array(other)) => {
+                one.len() == other.len() && one.iter().zip(other).all(|(one, other)| same_value(one, other))
+            }
+            (serde_json::Value::Object(one), serde_json::Value::Object(other)) => {
+                one.len() == other.len()
+                    && one.iter().all(|(name, value)| other.get(name).is_some_and(|other| same_value(value, other)))
+            }
+            (one, other) => one == other,
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Proof that the books keep the promises: queries over everything that stands, none of which changes or locks anything.
+
+use std::fmt;
+
+use sqlx::postgres::PgConnection;
+use sqlx::{Connection, Executor};
+
+use crate::database::{Database, DatabaseError};
+
+/// How long one query of the audit may run: it reads whole tables.
+const STATEMENT_TIMEOUT_MS: u32 = 600_000;
+const LOCK_TIMEOUT_MS: u32 = 2_000;
+const IDLE_IN_TRANSACTION_TIMEOUT_MS: u32 = 60_000;
+/// The most findings of one rule that are named; the rest are counted.
+const MAX_NAMED: i64 = 20;
+
+/// One broken promise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The promise, such as `I2`.
+    pub promise: &'static str,
+    /// What the rule says.
+    pub rule: &'static str,
+    /// How many rows break it.
+    pub count: i64,
+    /// Some of them, by id.
+    pub examples: Vec<String>,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} broken {} times: {} ({})", self.promise, self.count, self.rule, self.examples.join(", "))
+    }
+}
+
+/// The audit of a whole ledger.
+#[derive(Debug)]
+pub struct Audit;
+
+/// Runs one rule: a query that names the rows that break it.
+macro_rules! rule {
+    ($findings:ident, $connection:ident, $promise:literal, $rule:literal, $query:literal) => {{
+        let rows = sqlx::query!(
+            "WITH broken AS ("
+                + $query
+                + ") SELECT subject AS \"subject!\", count(*) OVER () AS \"count!\" FROM broken LIMIT $1",
+            MAX_NAMED
+        )
+        .fetch_all(&mut $connection)
+        .await?;
+        if let Some(first) = rows.first() {
+            let count = first.count;
+            let examples = rows.into_iter().map(|row| row.subject).collect();
+            $findings.push(Finding { promise: $promise, rule: $rule, count, examples });
+        }
+    }};
+}
+
+impl Audit {
+    /// Reads the whole ledger at one moment and returns every broken promise; none is the good answer.
+    ///
+    /// # Errors
+    /// [`DatabaseError::Sql`].
+    pub async fn run(database: &Database) -> Result<Vec<Finding>, DatabaseError> {
+        let options =
+            database.session("oncepost-audit", LOCK_TIMEOUT_MS, STATEMENT_TIMEOUT_MS, IDLE_IN_TRANSACTION_TIMEOUT_MS);
+        // Every rule reads whole tables; a planner without statistics might read one of them again for each row of another.
+        let mut connection = PgConnection::connect_with(&options.options([("enable_nestloop", "off")])).await?;
+        // One snapshot for all rules, so that work in progress shows wholly or not at all.
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+        let mut findings = Vec::new();
+
+        rule!(
+            findings,
+            connection,
+            "I1",
+            "the postings of a transfer are its debit and its credit and sum to zero",
+            "SELECT t.id::text AS subject FROM transfers t
+             LEFT JOIN postings d ON d.account_id = t.source_account_id AND d.sequence = t.source_sequence
+               AND d.shard = t.shard
+             LEFT JOIN postings c ON c.account_id = t.destination_account_id AND c.sequence = t.destination_sequence
+               AND c.shard = t.shard
+             WHERE d.amount IS DISTINCT FROM -t.amount OR c.amount IS DISTINCT FROM t.amount
+               OR d.transfer_id IS DISTINCT FROM t.id OR c.transfer_id IS DISTINCT FROM t.id"
+        );
+        rule!(
+            findings,
+            connection,
+            "I1",
+            "each transfer has two postings, and each posting a transfer",
+            "SELECT coalesce(p.transfer_id, t.id)::text AS subject
+             FROM (SELECT transfer_id, count(*) AS legs, sum(amount) AS total FROM postings GROUP BY transfer_id) p
+             FULL JOIN transfers t ON t.id = p.transfer_id
+             WHERE t.id IS NULL OR p.legs IS DISTINCT FROM 2 OR p.total IS DISTINCT FROM 0"
+        );
+        rule!(
+            findings,
+            connection,
+            "I2",
+            "a balance is the sum of the account's postings, and their number is counted",
+            "SELECT a.id::text AS subject FROM accounts a
+             LEFT JOIN (SELECT account_id, shard, sum(amount) AS total, count(*) AS legs, max(sequence) AS last
+                        FROM postings GROUP BY account_id, shard) p ON p.account_id = a.id AND p.shard = a.shard
+             WHERE a.posted <> coalesce(p.total, 0) OR a.posting_count <> coalesce(p.legs, 0)
+               OR a.posting_count <> coalesce(p.last, 0)"
+        );
+        rule!(
+            findings,
+            connection,
+            "I2",
+            "each posting continues the balance of the one before it",
+            "SELECT account_id::text || '#' || sequence AS subject
+             FROM (SELECT account_id, sequence, amount, balance_after,
+                     lag(balance_after, 1, 0::bigint) OVER (PARTITION BY account_id ORDER BY sequence) AS before
+                   FROM postings) p
+             WHERE before + amount <> balance_after"
+        );
+        rule!(
+            findings,
+            connection,
+            "I2",
+            "no balance passes its account's limits",
+            "SELECT id::text AS subject FROM accounts
+             WHERE posted - held < min_balance OR posted > max_balance"
+        );
+        rule!(
+            findings,
+            connection,
+            "I2",
+            "each posting belongs to an account",
+            "SELECT DISTINCT p.account_id::text AS subject FROM postings p
+             LEFT JOIN accounts a ON a.id = p.account_id AND a.shard = p.shard WHERE a.id IS NULL"
+        );
+        rule!(
+            findings,
+            connection,
+            "I3",
+            "each transfer and account was made under a key, and by one request only",
+            "SELECT m.id::text AS subject
+             FROM (SELECT id, shard, 'transfer.post' AS operation FROM transfers
+                   UNION ALL SELECT id, shard, 'account.open' FROM accounts) m
+             LEFT JOIN (SELECT response_id, shard, operation, count(DISTINCT (fingerprint, principal_id)) AS requests
+                        FROM idempotency_records WHERE status = 201 GROUP BY 1, 2, 3) r
+               ON r.response_id = m.id AND r.shard = m.shard AND r.operation = m.operation
+             WHERE r.requests IS DISTINCT FROM 1"
+        );
+        rule!(
+            findings,
+            connection,
+            "I3",
+            "each record of a success has what it made",
+            "SELECT encode(r.key_hash, 'hex') AS subject FROM idempotency_records r
+             WHERE r.status = 201
+               AND NOT EXISTS (SELECT FROM transfers t WHERE t.id = r.response_id AND r.operation = 'transfer.post')
+               AND NOT EXISTS (SELECT FROM accounts a WHERE a.id = r.response_id AND r.operation = 'account.open')"
+        );
+        rule!(findings, connection, "I7", "positions of a shard are dense",
+            "SELECT shard || '/' || position AS subject
+             FROM (SELECT shard, position, lag(position) OVER (PARTITION BY shard ORDER BY position) AS before FROM outbox) o
+             WHERE position <> before + 1");
+        rule!(
+            findings,
+            connection,
+            "I7",
+            "each event that is still kept belongs to one transfer, as it stands",
+            "SELECT o.shard || '/' || o.position AS subject FROM outbox o
+             LEFT JOIN transfers t ON t.id = o.resource_id AND t.shard = o.shard AND t.tenant_id = o.tenant_id
+               AND t.environment = o.environment
+             WHERE t.id IS NULL OR o.event_type <> 'transfer.posted'"
+        );
+        rule!(
+            findings,
+            connection,
+            "I7",
+            "each transfer since the oldest kept event has an event",
+            "SELECT t.id::text AS subject FROM transfers t
+             JOIN (SELECT shard, min(created_at) AS since, min(position) AS first FROM outbox GROUP BY shard) k
+               ON k.shard = t.shard AND (k.first = 1 OR t.created_at > k.since)
+             WHERE NOT EXISTS (SELECT FROM outbox o WHERE o.resource_id = t.id AND o.shard = t.shard)"
+        );
+        rule!(
+            findings,
+            connection,
+            "I9",
+            "a transfer and its accounts share tenant, environment and currency",
+            "SELECT t.id::text AS subject FROM transfers t
+             LEFT JOIN accounts s ON s.id = t.source_account_id AND s.shard = t.shard
+             LEFT JOIN accounts d ON d.id = t.destination_account_id AND d.shard = t.shard
+             WHERE (s.tenant_id, s.environment, s.currency) IS DISTINCT FROM (t.tenant_id, t.environment, t.currency)
+                OR (d.tenant_id, d.environment, d.currency) IS DISTINCT FROM (t.tenant_id, t.environment, t.currency)"
+        );
+        rule!(findings, connection, "I9", "a record and what it made share tenant and environment",
+            "SELECT encode(r.key_hash, 'hex') AS subject FROM idempotency_records r
+             JOIN principals p ON p.id = r.principal_id
+             JOIN (SELECT id, tenant_id, environment FROM transfers UNION ALL SELECT id, tenant_id, environment FROM accounts) m
+               ON m.id = r.response_id
+             WHERE (m.tenant_id, m.environment) IS DISTINCT FROM (p.tenant_id, r.environment)");
+
+        connection.execute("ROLLBACK").await?;
+        connection.close().await?;
+        Ok(findings)
+    }
+}

@@ -1,0 +1,148 @@
+//! The first committer: takes whatever gathered and runs it until each operation has an outcome.
+
+use std::time::{Duration, Instant};
+
+use super::Shared;
+use super::batch::{Locking, Work, attempt};
+use super::fault::Fault;
+use super::queue::Job;
+use super::session::Session;
+use crate::submission::SubmitError;
+
+/// How often a batch runs again together because another process owned a key, before it runs one by one.
+const MAX_TOGETHER: u32 = 3;
+/// How often a batch runs again because the schema changed, before that counts as a fault of ours.
+const MAX_SCHEMA_CHANGES: u32 = 3;
+/// The pause before a batch runs again after the database was out of reach or refused for a passing reason.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
+/// How long the second committer tries for an operation whose accounts others hold.
+const CONTENDED_DEADLINE: Duration = Duration::from_secs(2);
+
+/// A committer's session, opened when it is needed and after it was lost.
+pub(super) struct Lane {
+    shared: Shared,
+    session: Option<Session>,
+}
+
+/// The first committer's task. What finds an account locked by others goes to the second.
+pub(super) async fn run(shared: Shared) {
+    let mut lane = Lane::new(shared);
+    while let Some(jobs) = lane.shared.queue.take().await {
+        for mut job in lane.commit(jobs, Locking::Skip).await {
+            job.contended = true;
+            job.deadline = job.deadline.min(Instant::now() + CONTENDED_DEADLINE);
+            metrics::counter!("oncepost_contended_total").increment(1);
+            lane.shared.contended.put(job);
+        }
+    }
+}
+
+/// How a batch stands after an attempt that did not commit.
+enum Next {
+    Again,
+    OneByOne,
+}
+
+impl Lane {
+    pub(super) fn new(shared: Shared) -> Self {
+        Self { shared, session: None }
+    }
+
+    pub(super) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// The session, opened if there is none.
+    pub(super) async fn session(&mut self) -> Result<&mut Session, sqlx::Error> {
+        let session = match self.session.take() {
+            Some(session) => session,
+            None => Session::open(&self.shared.database).await?,
+        };
+        Ok(self.session.insert(session))
+    }
+
+    /// Commits the jobs and answers them, or answers why not; returns those whose accounts others hold. A batch that fails
+    /// for a reason of its own runs again one operation at a time, so that only what fails alone is refused.
+    pub(super) async fn commit(&mut self, jobs: Vec<Job>, locking: Locking) -> Vec<Job> {
+        let mut contended = Vec::new();
+        let mut batches = vec![jobs];
+        while let Some(jobs) = batches.pop() {
+            let mut work = Work { open: jobs, contended: Vec::new() };
+            if let Next::OneByOne = self.commit_together(&mut work, locking).await {
+                // Popped from the end, so the last stands first: arrival order is kept.
+                batches.extend(work.open.drain(..).rev().map(|job| vec![job]));
+            }
+            contended.append(&mut work.contended);
+        }
+        contended
+    }
+
+    /// Runs one batch until it is committed, expired or to be taken apart. A batch of one is always settled here.
+    async fn commit_together(&mut self, work: &mut Work, locking: Locking) -> Next {
+        let (mut key_taken, mut schema_changes) = (0_u32, 0_u32);
+        loop {
+            expire(&mut work.open);
+            if work.open.is_empty() {
+                return Next::Again;
+            }
+            let fault = match self.attempt(work, locking).await {
+                Ok(()) => return Next::Again,
+                Err(fault) => fault,
+            };
+            work.open.append(&mut work.contended);
+            let alone = work.open.len() <= 1;
+            tracing::debug!(?fault, operations = work.open.len(), "a batch did not commit");
+            match fault {
+                Fault::KeyTaken => {
+                    key_taken = key_taken.saturating_add(1);
+                    if key_taken > MAX_TOGETHER && !alone {
+                        return Next::OneByOne;
+                    }
+                }
+                Fault::Retry => tokio::time::sleep(RETRY_PAUSE).await,
+                Fault::SchemaChanged if schema_changes < MAX_SCHEMA_CHANGES => {
+                    schema_changes = schema_changes.saturating_add(1);
+                    self.session = None;
+                }
+                Fault::Connection => {
+                    self.session = None;
+                    tokio::time::sleep(RETRY_PAUSE).await;
+                }
+                Fault::Unknown => {
+                    self.session = None;
+                    metrics::counter!("oncepost_unknown_commits_total").increment(1);
+                    for job in &mut work.open {
+                        job.unknown = true;
+                    }
+                }
+                Fault::SchemaChanged | Fault::Poison(_) if !alone => return Next::OneByOne,
+                Fault::SchemaChanged => self.refuse(work, "the schema keeps changing"),
+                Fault::Poison(error) => self.refuse(work, &error.to_string()),
+            }
+        }
+    }
+
+    /// Refuses what fails by itself; the next turn of the loop finds nothing left.
+    fn refuse(&self, work: &mut Work, reason: &str) {
+        for job in work.open.drain(..) {
+            tracing::error!(operation = job.submission.operation.name(), reason, "an operation fails by itself");
+            let error = if job.unknown { SubmitError::Unavailable } else { SubmitError::Failed };
+            job.fail(error);
+        }
+    }
+
+    async fn attempt(&mut self, work: &mut Work, locking: Locking) -> Result<(), Fault> {
+        let Shared { secrets, shard, .. } = self.shared.clone();
+        let session = self.session().await.map_err(|error| {
+            tracing::warn!(%error, "the committer can't reach the database");
+            Fault::Connection
+        })?;
+        attempt(session, &secrets, shard, work, locking).await
+    }
+}
+
+/// Answers the jobs that are past their deadline.
+pub(super) fn expire(jobs: &mut Vec<Job>) {
+    let now = Instant::now();
+    jobs.extract_if(.., |job| job.deadline <= now).for_each(Job::expire);
+}

@@ -1,0 +1,116 @@
+//! A session of the committer, and the two statements around a batch that must not be taken at their word.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{Connection, Executor};
+use tracing::instrument::WithSubscriber;
+use tracing::{Dispatch, Event, Metadata, Subscriber, level_filters::LevelFilter, span};
+
+use super::fault::Fault;
+use crate::database::Database;
+
+/// How long a batch waits for a record or for the stream. Longer than a frozen process may hold them, which is
+/// [`IDLE_IN_TRANSACTION_TIMEOUT_MS`].
+const LOCK_TIMEOUT_MS: u32 = 3_000;
+/// How long a statement runs; none is armed around COMMIT.
+const STATEMENT_TIMEOUT_MS: u32 = 5_000;
+/// A process that is frozen between numbering and COMMIT holds the stream no longer than this.
+const IDLE_IN_TRANSACTION_TIMEOUT_MS: u32 = 1_000;
+/// How long opening a session may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// One connection that belongs to one committer task.
+pub(crate) struct Session {
+    pub(crate) connection: PgConnection,
+    notices: Arc<AtomicBool>,
+    dispatch: Dispatch,
+}
+
+/// The options of sessions that run the committer's statements.
+///
+/// Every join in those statements goes from a list of keys to a primary key. A planner without statistics, or with those
+/// of an empty table, may prefer to read whole tables, and a cached plan keeps doing so; here it has no other choice.
+/// Costs made up by these settings must not start the JIT compiler.
+pub(crate) fn options(database: &Database, name: &str) -> PgConnectOptions {
+    database.session(name, LOCK_TIMEOUT_MS, STATEMENT_TIMEOUT_MS, IDLE_IN_TRANSACTION_TIMEOUT_MS).options([
+        ("enable_seqscan", "off"),
+        ("enable_hashjoin", "off"),
+        ("enable_mergejoin", "off"),
+        ("jit", "off"),
+    ])
+}
+
+impl Session {
+    pub(crate) async fn open(database: &Database) -> Result<Self, sqlx::Error> {
+        let options = options(database, "oncepost-committer");
+        let connection = tokio::time::timeout(CONNECT_TIMEOUT, PgConnection::connect_with(&options))
+            .await
+            .map_err(|_elapsed| sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()))??;
+        let notices = Arc::new(AtomicBool::new(false));
+        let dispatch = Dispatch::new(NoticeWatch(Arc::clone(&notices)));
+        Ok(Self { connection, notices, dispatch })
+    }
+
+    /// Begins; `settings` are statements such as `SET LOCAL` that travel with it.
+    pub(crate) async fn begin(&mut self, settings: &'static str) -> Result<(), Fault> {
+        self.connection.execute(sqlx::raw_sql(settings)).await.map_err(Fault::before_commit)?;
+        Ok(())
+    }
+
+    /// Rolls back. A session in which that fails is not used again.
+    pub(crate) async fn roll_back(&mut self) -> Result<(), Fault> {
+        self.connection.execute(sqlx::raw_sql("ROLLBACK")).await.map_err(|_| Fault::Connection)?;
+        Ok(())
+    }
+
+    /// Commits, and tells a commit that is durable from one that may not be.
+    ///
+    /// The statement time-out is disarmed in the same round trip: a cancelled wait for a synchronous standby would report
+    /// success with no more than a warning. A warning of any kind therefore counts as unknown.
+    pub(crate) async fn commit(&mut self) -> Result<(), Fault> {
+        self.notices.store(false, Ordering::SeqCst);
+        let committed = self
+            .connection
+            .execute(sqlx::raw_sql("SET LOCAL statement_timeout = 0; COMMIT"))
+            .with_subscriber(self.dispatch.clone())
+            .await;
+        match committed {
+            Ok(_) if self.notices.load(Ordering::SeqCst) => {
+                tracing::warn!("COMMIT drew a warning; whether it is durable is not known yet");
+                Err(Fault::Unknown)
+            }
+            Ok(_) => Ok(()),
+            Err(error) => Err(Fault::at_commit(error)),
+        }
+    }
+}
+
+/// Notes that the server sent a warning. sqlx hands notices to nobody but `tracing`, so this listens there, for the time
+/// of one COMMIT.
+struct NoticeWatch(Arc<AtomicBool>);
+
+impl Subscriber for NoticeWatch {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "sqlx::postgres::notice"
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(LevelFilter::WARN)
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn event(&self, _: &Event<'_>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+    fn enter(&self, _: &span::Id) {}
+    fn exit(&self, _: &span::Id) {}
+}

@@ -1,0 +1,80 @@
+//! The one call by which anything changes in the books.
+
+use std::fmt;
+
+use thiserror::Error;
+
+use crate::account::Account;
+use crate::decide::{Effects, Operation, Rejection};
+use crate::idempotency::{Fingerprint, IdempotencyKey, Response};
+use crate::scope::Scope;
+use crate::transfer::Transfer;
+
+/// What the books said, for the caller to put into an answer.
+#[derive(Clone, Copy, Debug)]
+pub enum Outcome<'a> {
+    /// The account as it was opened.
+    AccountOpened(&'a Account),
+    /// The transfer as it was posted.
+    TransferPosted(&'a Transfer),
+    /// The rule that said no.
+    Rejected(&'a Rejection),
+}
+
+impl<'a> From<&'a Result<Effects, Rejection>> for Outcome<'a> {
+    fn from(decided: &'a Result<Effects, Rejection>) -> Self {
+        match decided {
+            Ok(Effects::AccountOpened(account)) => Self::AccountOpened(account),
+            Ok(Effects::TransferPosted { transfer, .. }) => Self::TransferPosted(transfer),
+            Err(rejection) => Self::Rejected(rejection),
+        }
+    }
+}
+
+/// Puts an outcome into the answer that is stored and sent. Pure; it may run again where a batch runs again.
+pub type Render = Box<dyn Fn(Outcome<'_>) -> Response + Send + Sync>;
+
+/// A request under a key, parsed and authenticated.
+pub struct Submission {
+    /// Who asks.
+    pub scope: Scope,
+    /// The client's key.
+    pub key: IdempotencyKey,
+    /// What makes a retry the same request.
+    pub fingerprint: Fingerprint,
+    /// The names that requests of this route may have, for naming those that only the first request had.
+    pub known_members: &'static [&'static str],
+    /// What to do.
+    pub operation: Operation,
+    /// How to answer.
+    pub render: Render,
+}
+
+impl fmt::Debug for Submission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Submission")
+            .field("scope", &self.scope)
+            .field("operation", &self.operation)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why the ledger gave no answer. Only [`SubmitError::Failed`] says that nothing happened; the others mean "same key again".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum SubmitError {
+    /// As much is waiting as the queue takes. Nothing was recorded.
+    #[error("the queue is full")]
+    Busy,
+    /// Others held an account's lock until the deadline. Nothing was recorded.
+    #[error("an account stayed locked")]
+    Contended,
+    /// The database can't be reached, or whether it committed isn't known yet.
+    #[error("the database is unavailable")]
+    Unavailable,
+    /// The process is stopping and takes no more work. Nothing was recorded.
+    #[error("the process is stopping")]
+    Stopping,
+    /// The operation fails by itself: a fault of ours. Nothing was recorded.
+    #[error("the operation failed")]
+    Failed,
+}

@@ -1,0 +1,28 @@
+//! The relay: it carries the outbox of one shard into Kafka, each position exactly once for a `read_committed` reader.
+//!
+//! [`Relay::run`] works through the steps that [`mod@publisher`] lists; [`mod@verification`] decides what may be believed
+//! after a start, and [`HaltReason`] says why a relay stands still rather than guesses.
+
+mod client;
+mod config;
+mod failure;
+mod lag;
+mod meters;
+mod position;
+mod publisher;
+mod reason;
+mod record;
+mod relay;
+mod state;
+mod status;
+mod stop;
+mod tail;
+mod topics;
+mod verification;
+
+pub use config::{Config, Fault, Kafka, Profile, Security, Settings};
+pub use position::Position;
+pub use reason::HaltReason;
+pub use relay::{Relay, RunError};
+pub use state::State;
+pub use status::{Status, StatusError, read_status};

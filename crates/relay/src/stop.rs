@@ -1,0 +1,51 @@
+//! The wish to stop, as the publishing thread sees it.
+
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+/// Tells a thread outside the runtime that it should stop, and lets it wait for other things meanwhile.
+#[derive(Clone)]
+pub(crate) struct Stop {
+    requested: watch::Receiver<bool>,
+    runtime: Handle,
+}
+
+/// The wait ended because the relay should stop.
+#[derive(Debug)]
+pub(crate) struct Stopped;
+
+impl Stop {
+    pub(crate) fn new(requested: watch::Receiver<bool>, runtime: Handle) -> Self {
+        Self { requested, runtime }
+    }
+
+    pub(crate) fn requested(&self) -> bool {
+        // Whoever dropped the sender no longer waits for the relay: that is a wish to stop as well.
+        *self.requested.borrow() || self.requested.has_changed().is_err()
+    }
+
+    /// Waits for a future on the runtime, or for the wish to stop.
+    pub(crate) fn wait<T>(&self, future: impl Future<Output = T>) -> Result<T, Stopped> {
+        let mut requested = self.requested.clone();
+        self.runtime.block_on(async {
+            tokio::select! {
+                biased;
+                _ = requested.wait_for(|requested| *requested) => Err(Stopped),
+                value = future => Ok(value),
+            }
+        })
+    }
+
+    /// Waits for a future on the runtime, whatever is wished. It must have a bound of its own.
+    pub(crate) fn finish<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.block_on(future)
+    }
+
+    /// Lets time pass.
+    pub(crate) fn pause(&self, duration: Duration) -> Result<(), Stopped> {
+        self.wait(tokio::time::sleep(duration))
+    }
+}

@@ -177,7 +177,10 @@ mod tests {
             read_body(r#"{"currency":"EUR","min_balance":1,"max_balance":-1}"#).unwrap_err(),
             ["/min_balance", "/max_balance"]
         );
-        assert_eq!(read_body(r#"{"min_balance":"0","balance":1}"#).unwrap_err(), ["/currency", "/min_balance", "/balance"]);
+        assert_eq!(
+            read_body(r#"{"min_balance":"0","balance":1}"#).unwrap_err(),
+            ["/currency", "/min_balance", "/balance"]
+        );
         assert_eq!(read_body("[]").unwrap_err(), ["", "/currency"]);
     }
 }

@@ -129,6 +129,12 @@ pub(crate) enum KeysCommand {
 /// A sentence for the person at the terminal.
 pub(crate) async fn tenants(command: TenantsCommand) -> Result<(), Failure> {
     let principals = Principals::open(&process_variables().database_only()?, SESSIONS);
+    let done = run_on_tenants(&principals, command).await;
+    principals.close().await;
+    done
+}
+
+async fn run_on_tenants(principals: &Principals, command: TenantsCommand) -> Result<(), Failure> {
     match command {
         TenantsCommand::Create { name, id, shard } => {
             let id = id.map_or_else(TenantId::fresh, TenantId);
@@ -144,15 +150,21 @@ pub(crate) async fn tenants(command: TenantsCommand) -> Result<(), Failure> {
 /// A sentence for the person at the terminal.
 pub(crate) async fn principals(command: PrincipalsCommand) -> Result<(), Failure> {
     let principals = Principals::open(&process_variables().database_only()?, SESSIONS);
+    let done = run_on_principals(&principals, command).await;
+    principals.close().await;
+    done
+}
+
+async fn run_on_principals(principals: &Principals, command: PrincipalsCommand) -> Result<(), Failure> {
     match command {
         PrincipalsCommand::Create { name, tenant, id } => {
             let id = id.map_or_else(PrincipalId::fresh, PrincipalId);
-            let tenant = find_tenant(&principals, &tenant).await?;
+            let tenant = find_tenant(principals, &tenant).await?;
             print(&show_principal(&principals.create_principal(id, tenant, &name).await?))
         }
         PrincipalsCommand::List { tenant } => {
             let tenant = match tenant {
-                Some(tenant) => Some(find_tenant(&principals, &tenant).await?),
+                Some(tenant) => Some(find_tenant(principals, &tenant).await?),
                 None => None,
             };
             principals.principals(tenant).await?.iter().try_for_each(|principal| print(&show_principal(principal)))
@@ -167,24 +179,30 @@ pub(crate) async fn principals(command: PrincipalsCommand) -> Result<(), Failure
 pub(crate) async fn keys(command: KeysCommand) -> Result<(), Failure> {
     let KeyConfig { database, peppers } = process_variables().keys()?;
     let principals = Principals::open(&database, SESSIONS);
+    let done = run_on_keys(&principals, &peppers, command).await;
+    principals.close().await;
+    done
+}
+
+async fn run_on_keys(principals: &Principals, peppers: &Peppers, command: KeysCommand) -> Result<(), Failure> {
     match command {
         KeysCommand::Create { principal, environment, scopes, expires_at } => {
             let grant = KeyGrant {
-                principal: find_principal(&principals, &principal).await?,
+                principal: find_principal(principals, &principal).await?,
                 environment: match environment {
                     Side::Test => Environment::Test,
                     Side::Live => Environment::Live,
                 },
                 scopes: if scopes.is_empty() { KeyScopes::ALL } else { scopes.into_iter().collect() },
             };
-            let fresh = create_key(&principals, &peppers, &grant, expires_at).await?;
+            let fresh = create_key(principals, peppers, &grant, expires_at).await?;
             print(&show_fresh(&fresh, &grant))
         }
         KeysCommand::List { principal } => {
             principals.keys(principal.map(PrincipalId)).await?.iter().try_for_each(|key| print(&show_listed(key)))
         }
         KeysCommand::Roll { id, overlap_seconds } => {
-            let (fresh, grant) = roll_key(&principals, &peppers, &id, Duration::from_secs(overlap_seconds)).await?;
+            let (fresh, grant) = roll_key(principals, peppers, &id, Duration::from_secs(overlap_seconds)).await?;
             print(&show_fresh(&fresh, &grant))
         }
         KeysCommand::Revoke { id } => {

@@ -92,8 +92,33 @@ impl Peppers {
     pub fn generate(&self, environment: Environment, expires_at: Option<OffsetDateTime>) -> FreshKey {
         // The thread's generator is a ChaCha seeded by the operating system, made for keys.
         let mut rng = rand::rng();
+        let digits = std::iter::repeat_with(|| rng.random_range(0..BASE62.len()));
+        self.assemble(environment, expires_at, digits)
+    }
+
+    /// Makes the key that follows from a secret, the newest pepper where none is given: the same one for the same
+    /// environment and number every time. It is as secret as what it follows from, so it is for demos and tests only.
+    pub fn derive(&self, from: Option<&Secret>, environment: Environment, number: u32) -> FreshKey {
+        let from = from.or(self.ring.first());
+        let blocks = (0_u32..).map_while(|block| {
+            let parts = [environment.name().as_bytes(), &number.to_be_bytes(), &block.to_be_bytes()];
+            from.map(|secret| secret.mac(&parts))
+        });
+        // Bytes of the last, incomplete round of 62 are left out, so that all digits are equally likely.
+        let digits = blocks.flatten().filter(|byte| *byte < 248).map(|byte| usize::from(byte % 62));
+        self.assemble(environment, None, digits)
+    }
+
+    /// Puts a key together from base62 digits drawn at random.
+    fn assemble(
+        &self,
+        environment: Environment,
+        expires_at: Option<OffsetDateTime>,
+        mut digits: impl Iterator<Item = usize>,
+    ) -> FreshKey {
         let mut random = |length: usize| -> String {
-            (0..length).filter_map(|_| BASE62.get(rng.random_range(0..BASE62.len()))).map(|byte| char::from(*byte)).collect()
+            let drawn = digits.by_ref().take(length);
+            drawn.filter_map(|digit| BASE62.get(digit)).map(|byte| char::from(*byte)).collect()
         };
         let prefix = match environment {
             Environment::Test => TEST_PREFIX,
@@ -159,6 +184,25 @@ mod tests {
     }
 
     #[test]
+    fn a_derived_key_is_the_same_every_time_and_another_for_other_input() {
+        let peppers = peppers(&format!("{TWO},{ONE}"));
+        let secret = Secret::parse_list(&ONE.into()).unwrap().remove(0);
+        let text = |from: Option<&Secret>, environment, number| {
+            let derived = peppers.derive(from, environment, number);
+            let text = derived.text.expose_secret().to_owned();
+            assert!(peppers.verify(ApiKey::parse(&text).unwrap(), &derived.stored.mac));
+            text
+        };
+        let first = text(Some(&secret), Environment::Test, 0);
+        assert_eq!(first, text(Some(&secret), Environment::Test, 0));
+        for (from, environment, number) in
+            [(None, Environment::Test, 0), (Some(&secret), Environment::Live, 0), (Some(&secret), Environment::Test, 1)]
+        {
+            assert_ne!(first, text(from, environment, number));
+        }
+    }
+
+    #[test]
     fn what_is_no_key_is_told_without_a_look_up() {
         let fresh = peppers(ONE).generate(Environment::Test, None);
         let text = fresh.text.expose_secret();
@@ -167,7 +211,15 @@ mod tests {
             bytes[at] = if bytes[at] == b'x' { b'y' } else { b'x' };
             assert!(ApiKey::parse(std::str::from_utf8(&bytes).unwrap()).is_none(), "a change at {at} goes unnoticed");
         }
-        for text in ["", "sk_test_", "sk_test_a_b", &text[1..], &format!("{text}0"), "sk_live_ääää_ß", &text.replace("test", "live")] {
+        for text in [
+            "",
+            "sk_test_",
+            "sk_test_a_b",
+            &text[1..],
+            &format!("{text}0"),
+            "sk_live_ääää_ß",
+            &text.replace("test", "live"),
+        ] {
             assert!(ApiKey::parse(text).is_none());
         }
     }

@@ -69,7 +69,8 @@ pub(crate) struct Authenticator {
 
 const NO_KEY: Problem =
     Problem::Unauthenticated { why: "The request needs one header `Authorization: Bearer` with an API key." };
-const NOT_A_KEY: Problem = Problem::Unauthenticated { why: "This is not an API key: its form or its checksum is wrong." };
+const NOT_A_KEY: Problem =
+    Problem::Unauthenticated { why: "This is not an API key: its form or its checksum is wrong." };
 const NO_SUCH_KEY: Problem = Problem::Unauthenticated { why: "The API key is unknown, revoked or expired." };
 
 impl Authenticator {
@@ -123,7 +124,12 @@ impl Authenticator {
 
     /// The row from the database. Of many requests that need the same one, one reads it.
     async fn read(self: &Arc<Self>, id: KeyId) -> Result<Option<Arc<Known>>, Problem> {
-        let slot = self.spread.hash_one(id).checked_rem(READERS as u64).and_then(|slot| usize::try_from(slot).ok()).unwrap_or(0);
+        let slot = self
+            .spread
+            .hash_one(id)
+            .checked_rem(READERS as u64)
+            .and_then(|slot| usize::try_from(slot).ok())
+            .unwrap_or(0);
         let reading = async {
             let _reader = match self.readers.get(slot) {
                 Some(reader) => Some(reader.lock().await),
@@ -140,7 +146,7 @@ impl Authenticator {
         match tokio::time::timeout(READ_TIMEOUT, reading).await {
             Ok(read) => Ok(read?),
             Err(_) => Err(Problem::Unavailable {
-                why: Unavailability::Database,
+                why: Unavailability::Unreadable,
                 cause: Some("an API key could not be read in time".to_owned()),
             }),
         }

@@ -26,7 +26,11 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// # Errors
 /// [`Problem::UnsupportedMediaType`] and [`Problem::BodyTooLarge`].
 pub(crate) fn check_headers(headers: &HeaderMap) -> Result<(), Problem> {
-    if headers.get_all(CONTENT_ENCODING).iter().any(|coding| !coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity")) {
+    if headers
+        .get_all(CONTENT_ENCODING)
+        .iter()
+        .any(|coding| !coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity"))
+    {
         return Err(Problem::UnsupportedMediaType(MediaFault::Coding));
     }
     let mut types = headers.get_all(CONTENT_TYPE).iter();
@@ -35,7 +39,10 @@ pub(crate) fn check_headers(headers: &HeaderMap) -> Result<(), Problem> {
         return Err(Problem::UnsupportedMediaType(MediaFault::Type));
     }
     // Where there is no length, or none that fits, the reader counts.
-    let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()).and_then(|length| length.parse::<u64>().ok());
+    let length = headers
+        .get(CONTENT_LENGTH)
+        .and_then(|length| length.to_str().ok())
+        .and_then(|length| length.parse::<u64>().ok());
     if length.is_some_and(|length| length > BODY_MAX as u64) {
         return Err(Problem::BodyTooLarge { limit: BODY_MAX });
     }
@@ -98,7 +105,10 @@ impl hyper::body::Body for PatientBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         // Whoever reads has let the client send.
         self.expects_continue = false;
         let Some(body) = self.body.as_mut() else { return Poll::Ready(None) };
@@ -152,12 +162,23 @@ mod tests {
 
     #[test]
     fn only_json_in_utf_8_is_taken() {
-        for taken in
-            ["application/json", "APPLICATION/JSON", "application/json; charset=utf-8", "application/json;charset=\"UTF-8\"", "application/json; x=y"]
-        {
+        for taken in [
+            "application/json",
+            "APPLICATION/JSON",
+            "application/json; charset=utf-8",
+            "application/json;charset=\"UTF-8\"",
+            "application/json; x=y",
+        ] {
             assert!(check_headers(&headers(&[(CONTENT_TYPE, taken)])).is_ok(), "{taken}");
         }
-        for refused in ["text/plain", "", "application/json; charset=utf-16", "application/jsonp", "application/vnd.api+json", "json"] {
+        for refused in [
+            "text/plain",
+            "",
+            "application/json; charset=utf-16",
+            "application/jsonp",
+            "application/vnd.api+json",
+            "json",
+        ] {
             let answer = check_headers(&headers(&[(CONTENT_TYPE, refused)]));
             assert!(matches!(answer, Err(Problem::UnsupportedMediaType(MediaFault::Type))), "{refused}");
         }
@@ -170,7 +191,8 @@ mod tests {
 
     #[test]
     fn a_length_over_the_limit_is_refused_unread() {
-        let of = |length: &str| check_headers(&headers(&[(CONTENT_TYPE, "application/json"), (CONTENT_LENGTH, length)]));
+        let of =
+            |length: &str| check_headers(&headers(&[(CONTENT_TYPE, "application/json"), (CONTENT_LENGTH, length)]));
         assert!(of("65536").is_ok());
         for length in ["65537", "18446744073709551615"] {
             assert!(matches!(of(length), Err(Problem::BodyTooLarge { limit: BODY_MAX })), "{length}");

@@ -106,8 +106,11 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
             "409" => Some(ConflictStatus::Conflict),
             _ => None,
         });
-        let cors_origins =
-            self.parsed("CORS_ORIGINS", "`*`, or origins such as https://shop.example separated by commas", read_origins);
+        let cors_origins = self.parsed(
+            "CORS_ORIGINS",
+            "`*`, or origins such as https://shop.example separated by commas",
+            read_origins,
+        );
         let max_connections = self.within("MAX_CONNECTIONS", CONNECTIONS);
         match (database, secrets, peppers) {
             (Some(database), Some(secrets), Some(peppers)) if self.faults.is_empty() => Ok(ServerConfig {
@@ -159,7 +162,11 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
         parsed
     }
 
-    fn within<T: std::str::FromStr + PartialOrd + fmt::Display>(&mut self, name: &str, range: RangeInclusive<T>) -> Option<T> {
+    fn within<T: std::str::FromStr + PartialOrd + fmt::Display>(
+        &mut self,
+        name: &str,
+        range: RangeInclusive<T>,
+    ) -> Option<T> {
         let must_be = format!("a number from {} to {}", range.start(), range.end());
         self.parsed(name, &must_be, |text| text.parse().ok().filter(|number| range.contains(number)))
     }
@@ -204,7 +211,8 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
         match Database::from_url(url.expose_secret()) {
             Ok(database) => Some(database),
             Err(_) => {
-                self.faults.push("DATABASE_URL must be a URL such as postgres://user:password@host:5432/name".to_owned());
+                self.faults
+                    .push("DATABASE_URL must be a URL such as postgres://user:password@host:5432/name".to_owned());
                 None
             }
         }
@@ -225,7 +233,10 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
             (Some(given), Profile::Production | Profile::Demo) => Some(given),
             (None, Profile::Demo) if required => Some(demo.into()),
             (None, Profile::Production) if required => {
-                self.faults.push(format!("{name} or {name}_FILE must be set: id:secret, at least {} bytes", Secret::MIN_BYTES));
+                self.faults.push(format!(
+                    "{name} or {name}_FILE must be set: id:secret, at least {} bytes",
+                    Secret::MIN_BYTES
+                ));
                 None
             }
             (None, Profile::Demo | Profile::Production) => None,

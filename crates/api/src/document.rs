@@ -51,7 +51,8 @@ fn described_routes() -> (Router<Api>, Document) {
 /// The routes of the API, the document itself and the pages that show it.
 pub(crate) fn routes() -> Router<Api> {
     let (routes, described) = described_routes();
-    let swagger: Router<Api> = SwaggerUi::new("/docs").external_url_unchecked("/openapi.json", complete(&described)).into();
+    let swagger: Router<Api> =
+        SwaggerUi::new("/docs").external_url_unchecked("/openapi.json", complete(&described)).into();
     routes.merge(swagger)
 }
 
@@ -80,8 +81,12 @@ fn complete(described: &Document) -> Value {
             all.extend(schemas);
             // The bodies of requests, of which unknown members are refused.
             for name in ["OpenAccount", "PostTransfer"] {
-                if let Some(Value::Object(body)) = all.get_mut(name) {
-                    body.insert("additionalProperties".to_owned(), Value::Bool(false));
+                let Some(Value::Object(body)) = all.get_mut(name) else { continue };
+                body.insert("additionalProperties".to_owned(), Value::Bool(false));
+                if let Some(Value::Object(currency)) =
+                    body.get_mut("properties").and_then(|all| all.get_mut("currency"))
+                {
+                    currency.insert("enum".to_owned(), json!(currencies()));
                 }
             }
         }
@@ -93,10 +98,21 @@ fn complete(described: &Document) -> Value {
     document
 }
 
+/// Every currency, found by asking for every code that there could be: the table itself is the ledger's.
+fn currencies() -> Vec<&'static str> {
+    let letters = || 'A'..='Z';
+    let codes =
+        letters().flat_map(|a| letters().flat_map(move |b| letters().map(move |c| String::from_iter([a, b, c]))));
+    codes.filter_map(|code| ledger::Currency::parse(&code)).map(ledger::Currency::code).collect()
+}
+
 fn members<'a>(value: &'a mut Value, name: &str) -> impl Iterator<Item = (&'a String, &'a mut Value)> {
     let members = value.get_mut(name).and_then(Value::as_object_mut);
     members.into_iter().flat_map(Map::iter_mut)
 }
+
+/// The status that a key of another request can be configured to have (`IDEMPOTENCY_CONFLICT_STATUS`).
+const CONFIGURED_CONFLICT: u16 = 409;
 
 /// The problems that an operation may answer with.
 fn problems(path: &str, method: &str) -> Vec<ProblemKind> {
@@ -143,16 +159,17 @@ fn complete_operation(path: &str, method: &str, operation: &mut Value) {
     let mut by_status: BTreeMap<u16, Vec<ProblemKind>> = BTreeMap::new();
     for kind in problems(path, method) {
         by_status.entry(kind.status().as_u16()).or_default().push(kind);
-        // The status of a mismatch can be configured: see IDEMPOTENCY_CONFLICT_STATUS.
         if kind == ProblemKind::IdempotencyKeyReused {
-            by_status.entry(409).or_default().push(kind);
+            by_status.entry(CONFIGURED_CONFLICT).or_default().push(kind);
         }
     }
     if let Some(Value::Object(responses)) = operation.get_mut("responses") {
         for (status, kinds) in by_status {
             let description = kinds.iter().map(|kind| format!("`{}`", kind.name())).collect::<Vec<_>>().join(", ");
-            let mut schemas: Vec<Value> =
-                kinds.iter().map(|kind| json!({"$ref": format!("#/components/schemas/{}", schema_name(*kind))})).collect();
+            let mut schemas: Vec<Value> = kinds
+                .iter()
+                .map(|kind| json!({"$ref": format!("#/components/schemas/{}", schema_name(*kind))}))
+                .collect();
             let schema = match schemas.len() {
                 1 => schemas.swap_remove(0),
                 _ => json!({"oneOf": schemas}),
@@ -167,6 +184,11 @@ fn complete_operation(path: &str, method: &str, operation: &mut Value) {
                 response.insert("headers".to_owned(), headers(path, method, status));
             }
         }
+    }
+    if path == "/problems/{name}"
+        && let Some(Value::Object(name)) = operation.pointer_mut("/parameters/0/schema")
+    {
+        name.insert("enum".to_owned(), json!(ProblemKind::ALL.map(ProblemKind::name)));
     }
     if method == "post"
         && let Value::Object(operation) = operation
@@ -212,12 +234,22 @@ fn headers(path: &str, method: &str, status: &str) -> Value {
         "400" if post => declare("Link", "The problem's page, where the key is missing or malformed.", text(), false),
         "401" | "403" => declare("WWW-Authenticate", "How to authenticate.", text(), true),
         "405" => declare("Allow", "The methods that the resource has.", text(), true),
-        "409" => declare("Retry-After", "Seconds until the request is worth sending again, with the same key.", json!({"type": "integer"}), false),
+        "409" => declare(
+            "Retry-After",
+            "Seconds until the request is worth sending again, with the same key.",
+            json!({"type": "integer"}),
+            false,
+        ),
         "415" => {
             declare("Accept", "Always `application/json`.", text(), true);
             declare("Accept-Encoding", "`identity`, where the body was compressed.", text(), false);
         }
-        "503" => declare("Retry-After", "Seconds until the request is worth sending again, with the same key.", json!({"type": "integer"}), true),
+        "503" => declare(
+            "Retry-After",
+            "Seconds until the request is worth sending again, with the same key.",
+            json!({"type": "integer"}),
+            true,
+        ),
         _ => {}
     }
     Value::Object(headers)
@@ -234,23 +266,28 @@ fn schema_name(kind: ProblemKind) -> String {
 /// The shape of a problem: the members of RFC 9457, `request_id`, and those that the kind adds.
 fn problem_schema(kind: ProblemKind) -> Value {
     use ProblemKind as P;
-    let status = match kind {
-        P::IdempotencyKeyReused => json!({"type": "integer", "enum": [422, 409]}),
-        _ => json!({"type": "integer", "enum": [kind.status().as_u16()]}),
-    };
+    let mut statuses = vec![kind.status().as_u16()];
+    if kind == P::IdempotencyKeyReused {
+        statuses.push(CONFIGURED_CONFLICT);
+    }
     let mut properties = json!({
         "type": {"type": "string", "enum": [kind.type_uri()]},
         "title": {"type": "string"},
-        "status": status,
+        "status": {"type": "integer", "enum": statuses},
         "detail": {"type": "string"},
         "instance": {"type": "string"},
         "request_id": {"type": "string", "format": "uuid", "description": "The first attempt's, where the answer is replayed."}
     });
     let original = || json!({"$ref": "#/components/schemas/OriginalAnswer"});
     let added = match kind {
-        P::MalformedRequest => vec![("errors", json!({"type": "array", "items": {"$ref": "#/components/schemas/RequestFault"}}))],
+        P::MalformedRequest => {
+            vec![("errors", json!({"type": "array", "items": {"$ref": "#/components/schemas/RequestFault"}}))]
+        }
         P::IdempotencyKeyReused => vec![
-            ("members", json!({"type": "array", "items": {"type": "string"}, "description": "What differs; `:path` and `:query` stand for parts of the address."})),
+            (
+                "members",
+                json!({"type": "array", "items": {"type": "string"}, "description": "What differs; `:path` and `:query` stand for parts of the address."}),
+            ),
             ("original", original()),
         ],
         P::IdempotencyKeyEnvironmentMismatch => vec![("used_in", json!({"type": "string", "enum": ["test", "live"]}))],
@@ -344,7 +381,8 @@ mod tests {
     #[test]
     fn answers_have_the_members_that_are_declared() {
         use ledger::{
-            Account, AccountId, AccountStatus, Amount, Balance, Currency, Environment, Posting, TenantId, Transfer, TransferId,
+            Account, AccountId, AccountStatus, Amount, Balance, Currency, Environment, Posting, TenantId, Transfer,
+            TransferId,
         };
         let document: Value = serde_json::from_str(&text()).unwrap();
         let now = time::OffsetDateTime::now_utc();

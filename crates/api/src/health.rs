@@ -34,6 +34,6 @@ pub(crate) async fn ready(State(api): State<Api>) -> Result<Response, Problem> {
     if api.ledger().ready().await {
         Ok((StatusCode::OK, "ready\n").into_response())
     } else {
-        Err(Problem::Unavailable { why: Unavailability::Database, cause: Some("not ready".to_owned()) })
+        Err(Problem::Unavailable { why: Unavailability::Unreadable, cause: Some("not ready".to_owned()) })
     }
 }

@@ -77,7 +77,9 @@ mod tests {
         }
         let shown = || lines.iter().map(|line| String::from_utf8_lossy(line)).collect::<Vec<_>>();
         match (read(&headers), expected) {
-            (Ok(key), Read::Key(expected)) => assert!(Some(key) == IdempotencyKey::new((*expected).to_owned()), "{:?}", shown()),
+            (Ok(key), Read::Key(expected)) => {
+                assert!(Some(key) == IdempotencyKey::new((*expected).to_owned()), "{:?}", shown())
+            }
             (Err(Problem::IdempotencyKeyMissing), Read::Missing)
             | (Err(Problem::IdempotencyKeyMalformed { .. }), Read::Malformed) => {}
             (read, expected) => panic!("{:?} should be {expected:?} and is {:?}", shown(), read.map(|_| "a key")),
@@ -94,7 +96,20 @@ mod tests {
 
     #[test]
     fn one_quote_parameters_and_lists_are_refused_and_the_rest_is_data() {
-        for line in ["\"k", "\"k\";p=1", "\"k\", \"l\"", "k\"", "k;p=1", "k,l", "k l", "k\\", "\"a\\b\"", "\"a\\", "\"", "\"k\"x"] {
+        for line in [
+            "\"k",
+            "\"k\";p=1",
+            "\"k\", \"l\"",
+            "k\"",
+            "k;p=1",
+            "k,l",
+            "k l",
+            "k\\",
+            "\"a\\b\"",
+            "\"a\\",
+            "\"",
+            "\"k\"x",
+        ] {
             assert_read(&[line.as_bytes()], &Read::Malformed);
         }
         assert_read(&[b":YWJj:"], &Read::Key(":YWJj:"));
@@ -129,7 +144,15 @@ mod tests {
 
     #[test]
     fn bytes_outside_of_ascii_are_refused_quoted_or_bare() {
-        for line in ["é".repeat(128).as_bytes(), "ключ".as_bytes(), b"\xff", b"a\tb", b"\"\xff\"", b"\"a\tb\"", "\"é\"".as_bytes()] {
+        for line in [
+            "é".repeat(128).as_bytes(),
+            "ключ".as_bytes(),
+            b"\xff",
+            b"a\tb",
+            b"\"\xff\"",
+            b"\"a\tb\"",
+            "\"é\"".as_bytes(),
+        ] {
             assert_read(&[line], &Read::Malformed);
         }
     }

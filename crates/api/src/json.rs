@@ -343,7 +343,9 @@ mod tests {
 
     #[test]
     fn what_is_no_number_is_refused_where_it_stands() {
-        for number in ["0100", "00", "-", "+1", ".1", "1.", "1e", "1e+", "NaN", "Infinity", "-Infinity", "0x10", "1_000", "01"] {
+        for number in
+            ["0100", "00", "-", "+1", ".1", "1.", "1e", "1e+", "NaN", "Infinity", "-Infinity", "0x10", "1_000", "01"]
+        {
             assert_eq!(refused_at(format!("{{\"amount\":{number},\"x\":1}}").as_bytes()), "/amount", "{number}");
             assert_eq!(refused_at(format!("{{\"amount\":{number}}}").as_bytes()), "/amount", "{number}");
         }
@@ -351,7 +353,9 @@ mod tests {
 
     #[test]
     fn numbers_keep_their_text() {
-        for number in ["100", "100.0", "1e2", "-0", "0", "-1", "0.1", "1e400", "9007199254740993", "18446744073709551616"] {
+        for number in
+            ["100", "100.0", "1e2", "-0", "0", "-1", "0.1", "1e400", "9007199254740993", "18446744073709551616"]
+        {
             assert_eq!(parse(number.as_bytes()), Ok(Value::Number(number)));
         }
     }
@@ -420,9 +424,9 @@ mod tests {
         let Ok(Value::Object(members)) = parse(body.as_bytes()) else { panic!("must be an object") };
         let order: Vec<&str> = members
             .iter()
-            .map(|(_, value)| match value {
-                Value::Number(number) => *number,
-                other => panic!("{other:?}"),
+            .map(|(_, value)| {
+                let Value::Number(number) = value else { panic!("{value:?}") };
+                *number
             })
             .collect();
         assert_eq!(order, ["2", "4", "6", "7", "1", "5", "3"]);

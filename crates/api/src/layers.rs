@@ -97,8 +97,12 @@ fn trace(
     let kind = problem.kind().name();
     let cause = problem.cause();
     match problem {
-        Problem::Internal { .. } => tracing::error!(request_id = %id, %method, endpoint, status, took, kind, cause, "failed"),
-        Problem::Unavailable { .. } => tracing::warn!(request_id = %id, %method, endpoint, status, took, kind, cause, "put off"),
+        Problem::Internal { .. } => {
+            tracing::error!(request_id = %id, %method, endpoint, status, took, kind, cause, "failed")
+        }
+        Problem::Unavailable { .. } => {
+            tracing::warn!(request_id = %id, %method, endpoint, status, took, kind, cause, "put off")
+        }
         Problem::MalformedRequest { .. }
         | Problem::BodyBroken { .. }
         | Problem::IdempotencyKeyMissing

@@ -1,8 +1,8 @@
 //! HTTP: routes, authentication, problems, the OpenAPI document and metrics of Oncepost.
 //!
-//! A request travels through [`mod@layers`], which give it an id and a deadline, to its handler. [`mod@post`] is the way of
-//! every POST, in the order in which clients are promised their refusals; it ends in the one call [`Ledger::submit`]. HTTP
-//! types stand only in this crate.
+//! A request travels through `layers`, which give it an id and a deadline, to its handler. `post` is the way of every POST,
+//! in the order in which clients are promised their refusals; it ends in the one call [`Ledger::submit`]. HTTP types stand
+//! only in this crate.
 
 mod accounts;
 mod api_key;

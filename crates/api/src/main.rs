@@ -1,9 +1,11 @@
 //! The API as a process of its own, and the commands of those who run it.
 
 mod administration;
+mod health_check;
 
 use std::fmt;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
+use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use api::config::{ServerConfig, process_variables};
@@ -13,6 +15,7 @@ use ledger::principal::Principals;
 use ledger::{Audit, Ledger};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Directive;
 
 use crate::administration::{KeysCommand, PrincipalsCommand, TenantsCommand};
 
@@ -47,6 +50,12 @@ enum Command {
     Keys(KeysCommand),
     /// Prints the OpenAPI document.
     Openapi,
+    /// Asks the server of this machine whether it is ready, and exits with 1 if it is not.
+    Health {
+        /// Where the server listens.
+        #[arg(long, env = "LISTEN", default_value = "127.0.0.1:8080")]
+        listen: SocketAddr,
+    },
 }
 
 /// Why a command failed, for the person at the terminal.
@@ -71,6 +80,7 @@ async fn main() -> ExitCode {
         Command::Principals(command) => administration::principals(command).await,
         Command::Keys(command) => administration::keys(command).await,
         Command::Openapi => print(openapi_document()),
+        Command::Health { listen } => health_check::check(listen).await,
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -126,8 +136,12 @@ fn stop_signal() -> io::Result<impl Future<Output = ()>> {
 
 /// Lines go to stderr, so that stdout is for what commands print. `RUST_LOG` chooses them, `LOG_FORMAT=json` their form.
 fn log_to_stderr() {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    let chosen = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    // Whatever is chosen, the HTTP libraries don't trace: they would write headers, and keys stand in those (I10).
+    let quiet = ["hyper=info", "h2=info"].iter().filter_map(|directive| directive.parse::<Directive>().ok());
+    let filter = quiet.fold(chosen, EnvFilter::add_directive);
+    let lines =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
     if std::env::var("LOG_FORMAT").is_ok_and(|format| format == "json") {
         lines.json().init();
     } else {

@@ -70,7 +70,12 @@ impl<'a> Members<'a> {
         value
     }
 
-    fn note<T>(&mut self, name: &'static str, read: Option<T>, detail: impl Into<std::borrow::Cow<'static, str>>) -> Option<T> {
+    fn note<T>(
+        &mut self,
+        name: &'static str,
+        read: Option<T>,
+        detail: impl Into<std::borrow::Cow<'static, str>>,
+    ) -> Option<T> {
         if read.is_none() {
             self.refuse(name, detail);
         }
@@ -81,7 +86,11 @@ impl<'a> Members<'a> {
     pub(crate) fn amount(&mut self, name: &'static str) -> Option<Amount> {
         let value = self.required(name)?;
         let amount = integer(value).and_then(Amount::new);
-        self.note(name, amount, format!("must be a JSON integer from 1 to {MAX_MINOR_UNITS}, without fraction or exponent"))
+        self.note(
+            name,
+            amount,
+            format!("must be a JSON integer from 1 to {MAX_MINOR_UNITS}, without fraction or exponent"),
+        )
     }
 
     /// An optional limit of a balance.
@@ -104,7 +113,11 @@ impl<'a> Members<'a> {
     pub(crate) fn currency(&mut self, name: &'static str) -> Option<Currency> {
         let value = self.required(name)?;
         let currency = text(value).and_then(Currency::parse);
-        self.note(name, currency, "must be the upper-case alphabetic code of an ISO 4217 currency in which money is moved")
+        self.note(
+            name,
+            currency,
+            "must be the upper-case alphabetic code of an ISO 4217 currency in which money is moved",
+        )
     }
 
     /// A required account's identifier.
@@ -200,8 +213,24 @@ mod tests {
         assert_eq!(read("1"), (Some(1), vec![]));
         assert_eq!(read("9007199254740991"), (Some(MAX_MINOR_UNITS), vec![]));
         for refused in [
-            "100.0", "1e2", "1E2", "\"100\"", "-0", "0", "-1", "0.1", "1e400", "null", "true", "[1]", "{}", "9007199254740992",
-            "9223372036854775807", "9223372036854775808", "18446744073709551616", "-9223372036854775809",
+            "100.0",
+            "1e2",
+            "1E2",
+            "\"100\"",
+            "-0",
+            "0",
+            "-1",
+            "0.1",
+            "1e400",
+            "null",
+            "true",
+            "[1]",
+            "{}",
+            "9007199254740992",
+            "9223372036854775807",
+            "9223372036854775808",
+            "18446744073709551616",
+            "-9223372036854775809",
         ] {
             assert_eq!(read(refused), (None, vec!["/amount".to_owned()]), "{refused}");
         }
@@ -221,10 +250,19 @@ mod tests {
 
     #[test]
     fn a_uuid_has_one_form_and_any_version() {
-        for taken in ["0198c0de-0000-7000-8000-000000000000", "00000000-0000-0000-0000-000000000000", "F47AC10B-58CC-4372-A567-0E02B2C3D479"] {
+        for taken in [
+            "0198c0de-0000-7000-8000-000000000000",
+            "00000000-0000-0000-0000-000000000000",
+            "F47AC10B-58CC-4372-A567-0E02B2C3D479",
+        ] {
             assert!(uuid(taken).is_some(), "{taken}");
         }
-        for refused in ["", "0198c0de00007000800000000000000a", "{0198c0de-0000-7000-8000-00000000000}", "0198c0de-0000-7000-8000-00000000000g"] {
+        for refused in [
+            "",
+            "0198c0de00007000800000000000000a",
+            "{0198c0de-0000-7000-8000-00000000000}",
+            "0198c0de-0000-7000-8000-00000000000g",
+        ] {
             assert!(uuid(refused).is_none(), "{refused}");
         }
     }

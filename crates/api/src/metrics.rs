@@ -7,8 +7,8 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use metrics::{counter, describe_counter, describe_histogram, histogram};
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 pub use metrics_exporter_prometheus::{BuildError, PrometheusHandle};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 
 use crate::Api;
 

@@ -36,7 +36,9 @@ const fn text(kind: ProblemKind) -> (&'static str, &'static str) {
             "No resource of yours in this environment has this address. Those of other tenants, and those of the other environment, look the same.",
             "Check the address, and whether the API key is of the right environment.",
         ),
-        ProblemKind::MethodNotAllowed => ("The resource exists, but not with this method.", "Use a method that <code>Allow</code> names."),
+        ProblemKind::MethodNotAllowed => {
+            ("The resource exists, but not with this method.", "Use a method that <code>Allow</code> names.")
+        }
         ProblemKind::RequestInProgress => (
             "The first request with this Idempotency-Key is still running, and did not end while this one waited.",
             "Send the request again with the same key after <code>Retry-After</code>.",

@@ -35,7 +35,8 @@ impl Parameters {
 
     /// Every fault, parameters that nobody has taken included.
     pub(crate) fn finish(mut self) -> Vec<Fault> {
-        self.faults.extend(self.given.iter().map(|(name, _)| Fault::of_parameter(name, "is not a parameter of this request")));
+        self.faults
+            .extend(self.given.iter().map(|(name, _)| Fault::of_parameter(name, "is not a parameter of this request")));
         self.faults
     }
 
@@ -52,7 +53,12 @@ impl Parameters {
     }
 
     /// Takes and reads a parameter; notes a fault where it can't be read.
-    pub(crate) fn read<T>(&mut self, name: &'static str, must_be: &'static str, read: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+    pub(crate) fn read<T>(
+        &mut self,
+        name: &'static str,
+        must_be: &'static str,
+        read: impl FnOnce(&str) -> Option<T>,
+    ) -> Option<T> {
         let value = self.take(name)?;
         let read = read(&value);
         if read.is_none() {
@@ -79,7 +85,9 @@ impl Parameters {
     }
 
     pub(crate) fn time(&mut self, name: &'static str) -> Option<OffsetDateTime> {
-        self.read(name, "must be a time as in RFC 3339, such as 2026-01-31T12:00:00Z", |text| OffsetDateTime::parse(text, &Rfc3339).ok())
+        self.read(name, "must be a time as in RFC 3339, such as 2026-01-31T12:00:00Z", |text| {
+            OffsetDateTime::parse(text, &Rfc3339).ok()
+        })
     }
 
     /// A cursor that begins with a letter, which tells what kind of place it names.

@@ -1,6 +1,5 @@
 //! The way of every POST, in the order that the contract promises to clients.
 
-
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::{CONTENT_TYPE, LOCATION};
@@ -51,7 +50,9 @@ pub(crate) async fn answer(api: &Api, route: &PostRoute, request: Request) -> Re
     let answer = match parse(route, &value, &parts) {
         Ok(operation) => {
             let render = render(route.path, RequestId::of(&parts.extensions));
-            api.ledger().submit(Submission { scope, key, fingerprint, known_members: KNOWN_MEMBERS, operation, render }).await?
+            api.ledger()
+                .submit(Submission { scope, key, fingerprint, known_members: KNOWN_MEMBERS, operation, render })
+                .await?
         }
         // A version with looser rules may have run it: then its answer stands. Only otherwise is it a fault.
         Err(faults) => match api.ledger().look_up(&scope, &key, &fingerprint, KNOWN_MEMBERS).await? {
@@ -86,7 +87,9 @@ fn render(path: &'static str, request_id: Uuid) -> Render {
     };
     Box::new(move |outcome| match outcome {
         Outcome::AccountOpened(account) => created(format!("/v1/accounts/{}", account.id), serde_json::to_vec(account)),
-        Outcome::TransferPosted(transfer) => created(format!("/v1/transfers/{}", transfer.id), serde_json::to_vec(transfer)),
+        Outcome::TransferPosted(transfer) => {
+            created(format!("/v1/transfers/{}", transfer.id), serde_json::to_vec(transfer))
+        }
         Outcome::Rejected(rejection) => {
             let problem = Problem::Rejected(rejection.clone());
             ledger::Response {
@@ -144,4 +147,3 @@ fn send(recorded: ledger::Response) -> Result<Response, Problem> {
     }
     Ok(response)
 }
-

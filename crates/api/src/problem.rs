@@ -6,9 +6,7 @@
 use std::borrow::Cow;
 
 use axum::body::Body;
-use axum::http::header::{
-    ACCEPT, ACCEPT_ENCODING, CONNECTION, CONTENT_TYPE, LINK, RETRY_AFTER, WWW_AUTHENTICATE,
-};
+use axum::http::header::{ACCEPT, ACCEPT_ENCODING, CONNECTION, CONTENT_TYPE, LINK, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use ledger::principal::KeyScope;
@@ -118,7 +116,9 @@ impl ProblemKind {
 
     pub(crate) const fn status(self) -> StatusCode {
         match self {
-            Self::MalformedRequest | Self::IdempotencyKeyMissing | Self::IdempotencyKeyMalformed => StatusCode::BAD_REQUEST,
+            Self::MalformedRequest | Self::IdempotencyKeyMissing | Self::IdempotencyKeyMalformed => {
+                StatusCode::BAD_REQUEST
+            }
             Self::Unauthenticated => StatusCode::UNAUTHORIZED,
             Self::Forbidden => StatusCode::FORBIDDEN,
             Self::NotFound => StatusCode::NOT_FOUND,
@@ -178,6 +178,8 @@ pub(crate) enum Unavailability {
     Contended,
     /// PostgreSQL can't be reached, or whether it committed isn't known.
     Database,
+    /// Something can't be read; nothing was to be changed yet.
+    Unreadable,
     /// The process is stopping.
     Stopping,
     /// The request's time is over.
@@ -194,6 +196,7 @@ impl Unavailability {
             Self::Database | Self::Deadline => {
                 "Whether the request took effect isn't known yet. Send it again with the same Idempotency-Key: it never runs twice."
             }
+            Self::Unreadable => "The database can't be read now, and nothing was changed. Send the request again.",
             Self::Stopping => "This process is stopping. Send the request again with the same Idempotency-Key.",
             Self::Connections => "Too many connections are open. Send the request again with the same Idempotency-Key.",
         }
@@ -290,7 +293,7 @@ impl From<ReadError> for Problem {
     fn from(error: ReadError) -> Self {
         match error {
             ReadError::Unavailable(_) => {
-                Self::Unavailable { why: Unavailability::Database, cause: Some(error.to_string()) }
+                Self::Unavailable { why: Unavailability::Unreadable, cause: Some(error.to_string()) }
             }
             ReadError::Refused(_) | ReadError::Corrupt { .. } => Self::Internal { cause: error.to_string().into() },
         }
@@ -530,10 +533,12 @@ impl Problem {
         response
     }
 
-    /// The problem that a response of the framework stands for, so that no refusal leaves in another form.
+    /// The problem that a response of the framework stands for, so that no refusal leaves in another form. A recorded
+    /// rejection has its form already.
     pub(crate) fn of_framework(response: &Response) -> Option<Self> {
         let status = response.status();
-        if !(status.is_client_error() || status.is_server_error()) {
+        let formed = response.headers().get(CONTENT_TYPE).is_some_and(|media_type| media_type == PROBLEM_JSON);
+        if formed || !(status.is_client_error() || status.is_server_error()) {
             return None;
         }
         Some(match status {

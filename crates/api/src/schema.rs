@@ -12,7 +12,7 @@ use uuid::Uuid;
 #[derive(ToSchema)]
 pub(crate) struct OpenAccount {
     /// The alphabetic code of ISO 4217, in upper case.
-    #[schema(pattern = "^[A-Z]{3}$", example = "EUR")]
+    #[schema(example = "EUR")]
     currency: String,
     /// A name for people.
     #[schema(max_length = 200)]
@@ -118,7 +118,7 @@ pub(crate) struct PostTransfer {
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64, example = 1250)]
     amount: i64,
     /// The alphabetic code of ISO 4217, in upper case; that of both accounts.
-    #[schema(pattern = "^[A-Z]{3}$", example = "EUR")]
+    #[schema(example = "EUR")]
     currency: String,
     /// A text for people. Card numbers don't belong here.
     #[schema(max_length = 500)]
@@ -175,6 +175,7 @@ pub(crate) struct PageParameters {
     #[param(minimum = 1, maximum = 100, default = 20)]
     limit: Option<u8>,
     /// The `next_cursor` of the page before, with the same filters.
+    #[param(min_length = 1)]
     cursor: Option<String>,
 }
 

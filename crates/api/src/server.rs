@@ -123,8 +123,10 @@ pub async fn serve(listener: TcpListener, api: Api, stop: impl Future<Output = (
 
 /// Most errors of `accept` are of the connection that failed; those of the process need a pause, or the loop would spin.
 async fn pause_after(error: &io::Error) {
-    let of_the_connection =
-        matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted);
+    let of_the_connection = matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted
+    );
     if !of_the_connection {
         tracing::warn!(%error, "connections can't be accepted");
         tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -194,7 +196,11 @@ async fn answer(stream: TcpStream, router: Router, mut stopping: watch::Receiver
 }
 
 /// Answers one request of a connection.
-async fn respond(mut router: Router, activity: Arc<Activity>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+async fn respond(
+    mut router: Router,
+    activity: Arc<Activity>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Infallible> {
     let _running = activity.begin();
     if request.headers().len() > HEADER_LINES_MAX {
         // Like the parser's own refusals, it comes before routing, and is bare.
@@ -311,7 +317,11 @@ struct Rewound<T> {
 }
 
 impl<T: AsyncRead + Unpin> AsyncRead for Rewound<T> {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         if self.taken < self.filled {
             let end = self.taken.saturating_add(buffer.remaining()).min(self.filled);
             if let Some(again) = self.first.get(self.taken..end) {
@@ -375,7 +385,9 @@ mod tests {
                     assert_eq!(received, sent);
                 }
                 (None, None) => {}
-                (told_apart, expected) => panic!("{:?} instead of {expected:?}", told_apart.map(|(protocol, _)| protocol)),
+                (told_apart, expected) => {
+                    panic!("{:?} instead of {expected:?}", told_apart.map(|(protocol, _)| protocol))
+                }
             }
             sending.await.unwrap().unwrap();
         }

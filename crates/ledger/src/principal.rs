@@ -244,6 +244,11 @@ impl Principals {
         Self { pool }
     }
 
+    /// Closes the sessions, so that PostgreSQL hears a farewell and not a broken connection.
+    pub async fn close(&self) {
+        self.pool.close().await;
+    }
+
     /// Creates a tenant, and its shard's stream where the shard is new.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::stop::Stop;
 
 /// How long one call to Kafka may block. It is repeated up to [`PATIENCE`]; a wish to stop is heard between the calls.
-pub(crate) const CALL: Duration = Duration::from_secs(1);
+pub(crate) const CALL: Duration = Duration::from_millis(500);
 /// How long a call is repeated before the session is given up. A cluster that has just started takes some seconds to
 /// find its coordinators.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -52,17 +52,23 @@ pub(crate) fn patiently<T>(
     }
 }
 
-/// The id of the cluster that a client is connected to.
-pub(crate) fn cluster_id<C: ClientContext>(client: &Client<C>, stop: &Stop) -> Result<String, Failure> {
+/// The id of the cluster that a client is connected to. `hear` serves the client's events, so that the log tells why
+/// nobody answers.
+pub(crate) fn cluster_id<C: ClientContext>(
+    client: &Client<C>,
+    hear: impl Fn(),
+    stop: &Stop,
+) -> Result<String, Failure> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(id) = client.fetch_cluster_id(CALL) {
             return Ok(id);
         }
+        hear();
         if Instant::now() >= deadline {
             return Err(Failure::TimedOut { step: "learn the Kafka cluster's id" });
         }
-        // An unreachable broker makes the call above take its whole second; the pause covers a broker that answers
+        // An unreachable broker makes the call above take its whole time; the pause covers a broker that answers
         // without an id.
         stop.pause(REPEAT_PAUSE)?;
     }
@@ -126,6 +132,11 @@ pub(crate) fn committed_reader(kafka: &Kafka) -> Result<Reader, Failure> {
     )
     .create_with_context(ReaderContext)
     .map_err(Failure::kafka("make a reader"))
+}
+
+/// Serves what a reader without an assignment has heard, without waiting for more.
+pub(crate) fn serve_reader(reader: &Reader) {
+    while reader.poll(Duration::ZERO).is_some() {}
 }
 
 fn quiet(config: &mut ClientConfig) -> &mut ClientConfig {

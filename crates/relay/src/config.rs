@@ -415,13 +415,10 @@ mod tests {
 
     #[test]
     fn the_demo_profile_makes_topics_on_one_broker() {
-        let config = read(&[
-            ("DATABASE_URL_FILE", "/secret"),
-            ("KAFKA_BROKERS", "kafka:9092"),
-            ("ONCEPOST_PROFILE", "demo"),
-        ])
-        .ok()
-        .unwrap();
+        let config =
+            read(&[("DATABASE_URL_FILE", "/secret"), ("KAFKA_BROKERS", "kafka:9092"), ("ONCEPOST_PROFILE", "demo")])
+                .ok()
+                .unwrap();
         assert_eq!((config.settings.kafka.replication_factor, config.settings.kafka.min_insync_replicas), (1, 1));
     }
 

@@ -32,6 +32,11 @@ impl Published {
         self.0.store(position, Ordering::Relaxed);
     }
 
+    /// Whoever has no session any more can't know what another relay has published since.
+    pub(crate) fn forget(&self) {
+        self.0.store(UNKNOWN, Ordering::Relaxed);
+    }
+
     fn position(&self) -> Option<i64> {
         Some(self.0.load(Ordering::Relaxed)).filter(|position| *position != UNKNOWN)
     }

@@ -5,6 +5,7 @@
 
 mod client;
 mod config;
+mod events;
 mod failure;
 mod lag;
 mod meters;
@@ -21,6 +22,7 @@ mod topics;
 mod verification;
 
 pub use config::{Config, Fault, Kafka, Profile, Security, Settings};
+pub use events::{PublishedEvent, ReadEventsError, read_events};
 pub use position::Position;
 pub use reason::HaltReason;
 pub use relay::{Relay, RunError};

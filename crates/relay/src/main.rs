@@ -1,5 +1,6 @@
 //! The `relay` binary: publishes one shard's events to Kafka, or tells how far they are published.
 
+mod health_check;
 mod probes;
 
 use std::io::Write;
@@ -26,6 +27,8 @@ enum Command {
     Run,
     /// Tells how far the shard is published, and ends.
     Status,
+    /// Asks the relay of this machine whether it does its part, and exits with 1 if it does not.
+    Health,
 }
 
 /// Bounds of the transactions' histogram in seconds: some 18 ms is usual, 15 s is the end.
@@ -51,6 +54,7 @@ async fn main() -> ExitCode {
     let result = match arguments.command {
         None | Some(Command::Run) => run(config).await,
         Some(Command::Status) => tell_status(&config).await,
+        Some(Command::Health) => health_check::check(config.listen).await,
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,6 +1,8 @@
 //! The relay's metrics. The binary that it runs in installs the recorder.
 
-use metrics::{Counter, Gauge, Histogram, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+use metrics::{
+    Counter, Gauge, Histogram, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+};
 
 /// The histogram of Kafka transactions, named here because the binary sets its buckets.
 pub(crate) const TRANSACTION_SECONDS: &str = "oncepost_relay_transaction_seconds";

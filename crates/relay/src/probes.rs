@@ -39,12 +39,9 @@ async fn ready(Shared(state): Shared<watch::Receiver<State>>) -> impl IntoRespon
     let status = if state.ready() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let text = match &state {
         State::Halted { reason } => format!("halted: {reason}; see {}\n", reason.page()),
-        State::Starting
-        | State::Waiting
-        | State::Verifying
-        | State::Publishing
-        | State::Idle
-        | State::Stopped => format!("{}\n", state.name()),
+        State::Starting | State::Waiting | State::Verifying | State::Publishing | State::Idle | State::Stopped => {
+            format!("{}\n", state.name())
+        }
     };
     (status, text)
 }

@@ -39,6 +39,8 @@ use crate::{tail, topics, verification};
 
 /// How often a relay that waits asks for the lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(500);
+/// The pause before an unfinished fencing is taken up again.
+const FENCE_PAUSE: Duration = Duration::from_millis(50);
 /// How long fencing the predecessor may take before the producer is given up.
 const FENCED_WITHIN: Duration = Duration::from_secs(60);
 /// The pause between two looks into an outbox that has nothing new: at first, and at most. Polling beats a notification,
@@ -49,6 +51,8 @@ const IDLE_PAUSE_MAX: Duration = Duration::from_millis(20);
 const DELIVERY_POLL: Duration = Duration::from_millis(1);
 /// How long all deliveries of a batch may take: librdkafka's own bound, and a second for its report.
 const DELIVERED_WITHIN: Duration = MESSAGE_TIMEOUT.saturating_add(Duration::from_secs(1));
+/// How long a commit may go unanswered: the broker ends a transaction by itself after 15 s and a sweep of 10 s.
+const COMMITTED_WITHIN: Duration = client::TRANSACTION_TIMEOUT.saturating_add(Duration::from_secs(15));
 /// How long a batch may still go on after the wish to stop. Together with `ABORT` it stays below the 5 s of a stop.
 const FINISH_WITHIN: Duration = Duration::from_secs(2);
 /// How long aborting a transaction may take when the relay stops.
@@ -117,6 +121,7 @@ impl Publisher {
                 ) => self.after_error(&failure),
             };
             self.lock = None;
+            self.published.forget();
             if self.stop.pause(pause).is_err() {
                 break;
             }
@@ -146,8 +151,8 @@ impl Publisher {
         self.errors_in_a_row = 0;
         self.published.set(session.at.map_or(0, |at| at.position));
         let ended = self.publish(&mut session);
-        if matches!(ended, Err(Failure::Stopped)) {
-            // Best effort: the floor may stay behind, so a failure here changes nothing.
+        if matches!(ended, Err(Failure::Stopped | Failure::Halt(_))) {
+            // Best effort, so that the lag shows right meanwhile: the floor may stay behind, a failure changes nothing.
             if let Err(error) = self.raise_floor(&mut session) {
                 tracing::debug!(%error, "the floor stays behind");
             }
@@ -192,14 +197,20 @@ impl Publisher {
         let ledger = stop.wait(outbox.ledger_id())??;
         let surveyor = client::surveyor(&kafka)?;
         // S3's check of the cluster comes first of all: no topic is made in a cluster that is not ours.
-        self.check_cluster(&mut outbox, client::cluster_id(surveyor.client(), &stop)?)?;
+        self.check_cluster(
+            &mut outbox,
+            client::cluster_id(surveyor.client(), || client::serve_reader(&surveyor), &stop)?,
+        )?;
         let partitions = topics::ensure(&surveyor, &kafka, shard.0, &stop)?;
         if !self.states.halted() {
             self.states.set(State::Verifying);
         }
         let producer = self.fence(ledger)?;
         failpoint::hit("relay-after-init");
-        self.check_cluster(&mut outbox, client::cluster_id(producer.client(), &stop)?)?;
+        self.check_cluster(
+            &mut outbox,
+            client::cluster_id(producer.client(), || client::serve_events(&producer), &stop)?,
+        )?;
         let reader = client::committed_reader(&kafka)?;
         let committed = position::read(&reader, &kafka, shard.0, &stop)?;
         let letterhead = Letterhead::new(ledger, shard.0);
@@ -241,7 +252,7 @@ impl Publisher {
                 Err(error) => return Err(Failure::Kafka { step: "fence the predecessor", error }),
             }
             self.check_lock()?;
-            self.stop.pause(LOCK_PAUSE)?;
+            self.stop.pause(FENCE_PAUSE)?;
         }
     }
 
@@ -285,7 +296,10 @@ impl Publisher {
                 floor_at = Instant::now() + FLOOR_INTERVAL;
             }
             if !trusted {
-                tracing::info!(shard = self.settings.shard.0, "a commit was slow or a connection broke: a new producer");
+                tracing::info!(
+                    shard = self.settings.shard.0,
+                    "a commit was slow or a connection broke: a new producer"
+                );
                 return Ok(Next::Session);
             }
         }
@@ -302,11 +316,8 @@ impl Publisher {
     /// S5 and S6: one Kafka transaction with these events and the position after them. Without events it only writes the
     /// position again. Returns whether the producer may go on to the next transaction.
     fn transact(&mut self, session: &mut Session, events: &[Event]) -> Result<bool, Failure> {
-        let last = events.last().map(|event| Position {
-            epoch: event.epoch,
-            position: event.position,
-            event: event.event_id,
-        });
+        let last =
+            events.last().map(|event| Position { epoch: event.epoch, position: event.position, event: event.event_id });
         let Some(after) = last.or(session.at) else { return Ok(true) };
         let producer = &session.producer;
         failpoint::hit("relay-before-begin");
@@ -321,17 +332,14 @@ impl Publisher {
         let offsets =
             after.offsets(&self.settings.kafka, self.settings.shard.0).map_err(Failure::kafka("take the position"))?;
         failpoint::hit("relay-before-offsets");
-        // Without a time-out of one's own: librdkafka bounds both calls by what remains of the transaction's, and a
-        // call that was given up may still be answered, which is the worst of all.
+        // Without a time-out of one's own: librdkafka bounds this call by what remains of the transaction's.
         producer
             .send_offsets_to_transaction(&offsets, &session.group, Timeout::Never)
             .map_err(Failure::kafka("add the position to the transaction"))?;
         failpoint::hit("relay-after-offsets");
         failpoint::hit("relay-before-commit");
-        // rdkafka flushes before it commits, in steps of 100 ms as long as anything is queued.
-        client::serve_events(producer);
         let commit_at = Instant::now();
-        producer.commit_transaction(Timeout::Never).map_err(Failure::kafka("commit a transaction"))?;
+        self.commit(producer)?;
         failpoint::hit("relay-after-commit");
         client::serve_events(producer);
         session.at = Some(after);
@@ -342,12 +350,29 @@ impl Publisher {
         Ok(commit_at.elapsed() < SOCKET_TIMEOUT && producer.context().faults() == faults)
     }
 
+    /// Commits. librdkafka repeats the request until it is answered, without an end; a call that returns early is resumed
+    /// by the next one. So this gives up only long after the broker has decided by itself, or on the way out, and in
+    /// either case as a crash would: the next session finds out what became of it.
+    fn commit(&self, producer: &Producer) -> Result<(), Failure> {
+        let mut patience = Patience::new(COMMITTED_WITHIN, "commit a transaction");
+        loop {
+            // rdkafka flushes before it commits, in steps of 100 ms as long as anything is queued.
+            client::serve_events(producer);
+            match producer.commit_transaction(CALL) {
+                Ok(()) => return Ok(()),
+                Err(KafkaError::Transaction(error))
+                    if error.code() == RDKafkaErrorCode::OperationTimedOut && error.is_retriable() => {}
+                Err(error) => return Err(Failure::Kafka { step: "commit a transaction", error }),
+            }
+            patience.check(self)?;
+        }
+    }
+
     /// Sends a batch's records and waits until every one is delivered.
     fn send(&self, producer: &Producer, letterhead: &Letterhead, events: &[Event]) -> Result<(), Failure> {
         let reports = producer.context();
         reports.begin();
-        let deadline = Instant::now() + DELIVERED_WITHIN;
-        let mut stop_at = None;
+        let mut patience = Patience::new(DELIVERED_WITHIN, "deliver a batch");
         for event in events {
             let key = record::key(event);
             let mut record = BaseRecord::to(&self.settings.kafka.topic)
@@ -361,40 +386,30 @@ impl Publisher {
                     Err((error, _)) => return Err(undelivered(events, error)),
                 };
                 // librdkafka's queue is full: wait for deliveries, as the loop below does.
-                self.poll_deliveries(producer, events, deadline, &mut stop_at)?;
+                self.poll_deliveries(producer, events, &mut patience)?;
             }
         }
         failpoint::hit("relay-after-send");
         while producer.context().delivered() < events.len() {
-            self.poll_deliveries(producer, events, deadline, &mut stop_at)?;
+            self.poll_deliveries(producer, events, &mut patience)?;
         }
         Ok(())
     }
 
-    /// Serves what librdkafka reports, and gives up on the first record that fails, at the deadline, and some time after
-    /// the wish to stop.
-    fn poll_deliveries(
-        &self,
-        producer: &Producer,
-        events: &[Event],
-        deadline: Instant,
-        stop_at: &mut Option<Instant>,
-    ) -> Result<(), Failure> {
+    /// Serves what librdkafka reports, and gives up on the first record that fails, and when patience ends.
+    fn poll_deliveries(&self, producer: &Producer, events: &[Event], patience: &mut Patience) -> Result<(), Failure> {
         producer.poll(DELIVERY_POLL);
         if let Some(error) = producer.context().failure() {
             return Err(undelivered(events, error));
         }
-        if self.stop.requested() && Instant::now() >= *stop_at.get_or_insert_with(|| Instant::now() + FINISH_WITHIN) {
-            // Readers need not wait for the broker to time the transaction out. If this fails, they do.
-            if let Err(error) = producer.abort_transaction(ABORT) {
-                tracing::debug!(%error, "the transaction is left to the broker");
-            }
-            return Err(Failure::Stopped);
+        let patient = patience.check(self);
+        if matches!(patient, Err(Failure::Stopped))
+            && let Err(error) = producer.abort_transaction(ABORT)
+        {
+            // Readers wait until the broker times the transaction out.
+            tracing::debug!(%error, "the transaction is left to the broker");
         }
-        if Instant::now() >= deadline {
-            return Err(Failure::TimedOut { step: "deliver a batch" });
-        }
-        Ok(())
+        patient
     }
 
     /// Moves the floor to the published position, if it is not there.
@@ -412,6 +427,37 @@ impl Publisher {
     }
 }
 
+/// How long one step of a transaction is waited for.
+struct Patience {
+    began_at: Instant,
+    within: Duration,
+    step: &'static str,
+    stop_at: Option<Instant>,
+}
+
+impl Patience {
+    fn new(within: Duration, step: &'static str) -> Self {
+        Self { began_at: Instant::now(), within, step, stop_at: None }
+    }
+
+    /// Ends the wait at its bound, and some time after the wish to stop. A relay that waits for longer than a request
+    /// may take does not show itself as ready.
+    fn check(&mut self, publisher: &Publisher) -> Result<(), Failure> {
+        let now = Instant::now();
+        if publisher.stop.requested() && now >= *self.stop_at.get_or_insert(now + FINISH_WITHIN) {
+            return Err(Failure::Stopped);
+        }
+        let waited = now.saturating_duration_since(self.began_at);
+        if waited >= self.within {
+            return Err(Failure::TimedOut { step: self.step });
+        }
+        if waited >= SOCKET_TIMEOUT {
+            publisher.states.set(State::Starting);
+        }
+        Ok(())
+    }
+}
+
 /// The group's metadata for `send_offsets_to_transaction`: the group's name, and no member.
 fn group_metadata(reader: &Reader) -> Result<ConsumerGroupMetadata, Failure> {
     reader.group_metadata().ok_or_else(|| Failure::Topic("the reader has no group".to_owned()))
@@ -425,7 +471,9 @@ fn undelivered(events: &[Event], error: KafkaError) -> Failure {
         Some(RDKafkaErrorCode::MessageSizeTooLarge | RDKafkaErrorCode::InvalidMessageSize)
     );
     match events {
-        [event] if too_large => HaltReason::EventTooLarge { position: event.position, detail: error.to_string() }.into(),
+        [event] if too_large => {
+            HaltReason::EventTooLarge { position: event.position, detail: error.to_string() }.into()
+        }
         [.., last] if too_large => Failure::BatchTooLarge { up_to: last.position, error },
         [..] => Failure::Kafka { step: "deliver a record", error },
     }

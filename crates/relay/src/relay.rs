@@ -86,12 +86,13 @@ impl Relay {
             })
             .map_err(RunError::Thread)?;
         tokio::select! {
-            () = shutdown => {}
+            () = shutdown => tracing::info!(shard, "the relay stops"),
             _ = &mut ended => return Err(RunError::Ended),
         }
         request_stop.send_replace(true);
-        if timeout(STOP_WITHIN, ended).await.is_err() {
-            tracing::warn!(shard, "the batch is abandoned: the next start finds out what became of it");
+        match timeout(STOP_WITHIN, ended).await {
+            Ok(_) => tracing::info!(shard, "the relay has stopped"),
+            Err(_) => tracing::warn!(shard, "the batch is abandoned: the next start finds out what became of it"),
         }
         drop(lag);
         Ok(())

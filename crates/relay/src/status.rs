@@ -81,7 +81,7 @@ async fn ask_kafka(settings: Settings) -> Result<(String, Option<Position>), Sta
     let stop = Stop::new(requested, Handle::current());
     let asked = tokio::task::spawn_blocking(move || {
         let reader = client::committed_reader(&settings.kafka)?;
-        let cluster = client::cluster_id(reader.client(), &stop)?;
+        let cluster = client::cluster_id(reader.client(), || client::serve_reader(&reader), &stop)?;
         Ok((cluster, position::read(&reader, &settings.kafka, settings.shard.0, &stop)?))
     });
     asked

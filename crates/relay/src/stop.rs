@@ -46,6 +46,7 @@ impl Stop {
 
     /// Lets time pass.
     pub(crate) fn pause(&self, duration: Duration) -> Result<(), Stopped> {
-        self.wait(tokio::time::sleep(duration))
+        // The timer is made inside: outside the runtime there is none.
+        self.wait(async move { tokio::time::sleep(duration).await })
     }
 }

@@ -47,7 +47,8 @@ pub(crate) fn ensure(surveyor: &Reader, kafka: &Kafka, shard: i32, stop: &Stop) 
         if Instant::now() >= deadline {
             return Err(Failure::TimedOut { step: "wait until every partition of the topics has a leader" });
         }
-        let wanted = [(&kafka.topic, topic, kafka.partitions), (&kafka.position_topic, position_topic, position_partitions)];
+        let wanted =
+            [(&kafka.topic, topic, kafka.partitions), (&kafka.position_topic, position_topic, position_partitions)];
         for (name, _, partitions) in wanted.into_iter().filter(|(_, standing, _)| *standing == Standing::Missing) {
             create(kafka, name, partitions, stop)?;
         }
@@ -72,11 +73,9 @@ fn standing(surveyor: &Reader, topic: &str, stop: &Stop) -> Result<Standing, Fai
 
 /// Asks the broker to make a topic. Where that is not allowed, or not possible, the error says what is missing.
 fn create(kafka: &Kafka, name: &str, partitions: i32, stop: &Stop) -> Result<(), Failure> {
-    let admin: AdminClient<ReaderContext> = rdkafka::config::FromClientConfigAndContext::from_config_and_context(
-        &kafka.client(),
-        ReaderContext,
-    )
-    .map_err(Failure::kafka("make a client"))?;
+    let admin: AdminClient<ReaderContext> =
+        rdkafka::config::FromClientConfigAndContext::from_config_and_context(&kafka.client(), ReaderContext)
+            .map_err(Failure::kafka("make a client"))?;
     let min_insync_replicas = kafka.min_insync_replicas.to_string();
     let topic = NewTopic::new(name, partitions, TopicReplication::Fixed(kafka.replication_factor))
         .set("min.insync.replicas", &min_insync_replicas);

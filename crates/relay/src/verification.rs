@@ -72,7 +72,8 @@ pub(crate) fn decide(
     }
     // A partition whose start was moved by retention, and that shows no record of ours, may have held a later one.
     if let Some(partition) = tails.iter().position(|tail| tail.last.is_none() && tail.low > 0) {
-        let detail = format!("retention has removed records from partition {partition}, and none of ours is left there");
+        let detail =
+            format!("retention has removed records from partition {partition}, and none of ours is left there");
         return Err(HaltReason::PositionMissing { detail });
     }
     Ok(greatest)

@@ -46,6 +46,20 @@ impl DataFolder {
     }
 }
 
+/// Deletes the data folder of a [`Postgres`](crate::Postgres) or a [`Kafka`](crate::Kafka), after stopping what a dead
+/// owner left running in it. A folder that is not there is no error.
+///
+/// # Errors
+/// [`Error::FolderInUse`] if its owner lives, and [`Error::Io`].
+pub fn delete_data(data_dir: &Path) -> Result<()> {
+    if !data_dir.exists() {
+        return Ok(());
+    }
+    // Both servers end at once and in good order when they are interrupted.
+    let folder = DataFolder::open(data_dir, Signal::INT)?;
+    fs::remove_dir_all(folder.path()).during("delete", folder.path())
+}
+
 /// The file in a data folder that identifies the server running in it.
 const PROCESS_RECORD: &str = "process";
 

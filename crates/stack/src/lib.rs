@@ -37,6 +37,6 @@ mod postgres;
 mod process;
 
 pub use error::{Error, Result};
-pub use folder::TemporaryFolder;
+pub use folder::{TemporaryFolder, delete_data};
 pub use kafka::{Kafka, KafkaOptions};
 pub use postgres::{Postgres, PostgresOptions};

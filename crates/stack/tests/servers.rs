@@ -121,6 +121,21 @@ async fn the_server_of_a_killed_owner_is_stopped_by_the_next_one() {
 }
 
 #[tokio::test]
+async fn data_is_deleted_once_its_owner_is_dead_and_with_it_the_server_left_behind() {
+    let folder = TemporaryFolder::create().unwrap();
+    let data_dir = postgres_in(folder.path()).data_dir;
+    stack::delete_data(&data_dir).expect("there is nothing to delete");
+    let (url, mut owner) = start_doomed_owner(Some(folder.path()));
+    assert!(matches!(stack::delete_data(&data_dir), Err(Error::FolderInUse { .. })));
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+
+    stack::delete_data(&data_dir).unwrap();
+    assert!(!data_dir.exists());
+    assert!(PgConnection::connect(&url).await.is_err());
+}
+
+#[tokio::test]
 async fn the_temporary_folder_of_a_killed_owner_is_swept() {
     let (url, mut owner) = start_doomed_owner(None);
     owner.kill().unwrap();

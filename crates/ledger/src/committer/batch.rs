@@ -505,6 +505,8 @@ async fn write(
     let leg_amounts: Vec<i64> = legs.iter().map(|leg| leg.amount).collect();
     let leg_balances: Vec<i64> = legs.iter().map(|leg| leg.balance_after.minor_units()).collect();
 
+    // UPDATE: there is no join whose order a planner could turn round, to read all accounts and look each up in the list.
+    // The ids are sorted, so width_bucket finds an id's place in the list by halving.
     // ON CONFLICT: a key that another process has just taken must not fail the batch; the count below tells, and the
     // batch is rolled back and run again.
     let written = sqlx::query!(
@@ -523,9 +525,9 @@ async fn write(
              SELECT r.id, $1, r.content_type, r.location, r.body
              FROM unnest($12::uuid[], $13::text[], $14::text[], $15::bytea[]) AS r (id, content_type, location, body)
            ), changed AS (
-             UPDATE accounts a SET posted = c.posted, posting_count = c.posting_count
-             FROM unnest($16::uuid[], $17::bigint[], $18::bigint[]) AS c (id, posted, posting_count)
-             WHERE a.id = c.id AND a.shard = $1
+             UPDATE accounts a SET posted = ($17::bigint[])[width_bucket(a.id, $16::uuid[])],
+               posting_count = ($18::bigint[])[width_bucket(a.id, $16::uuid[])]
+             WHERE a.id = ANY($16::uuid[]) AND a.shard = $1
              RETURNING 1
            ), opened AS (
              INSERT INTO accounts (id, shard, tenant_id, environment, currency, status, name, min_balance, max_balance,
@@ -645,7 +647,8 @@ async fn number(
              payload, created_at)
            SELECT $1, last.position + e.ordinal, $2, e.event_id, 'transfer.posted', e.resource_id, e.tenant_id,
              e.environment, e.key_hash, e.payload, $3
-           FROM (SELECT coalesce(max(position), 0) AS position FROM outbox WHERE shard = $1) last,
+           FROM (SELECT coalesce((SELECT position FROM outbox WHERE shard = $1 ORDER BY position DESC LIMIT 1), 0)
+                   AS position) last,
              unnest($4::uuid[], $5::uuid[], $6::uuid[], $7::text[], $8::bytea[], $9::bytea[]) WITH ORDINALITY
                AS e (event_id, resource_id, tenant_id, environment, key_hash, payload, ordinal)"#,
         shard.0,

@@ -31,9 +31,9 @@ pub(crate) struct Session {
 
 /// The options of sessions that run the committer's statements.
 ///
-/// Every join in those statements goes from a list of keys to a primary key. A planner without statistics, or with those
-/// of an empty table, may prefer to read whole tables, and a cached plan keeps doing so; here it has no other choice.
-/// Costs made up by these settings must not start the JIT compiler.
+/// Those statements go from a list of keys to a primary key, and the last position is the end of an index. A planner
+/// without statistics, or with those of an empty table, may prefer to read whole tables, and a cached plan keeps doing so;
+/// here it has no other choice. Costs made up by these settings must not start the JIT compiler.
 pub(crate) fn options(database: &Database, name: &str) -> PgConnectOptions {
     database.session(name, LOCK_TIMEOUT_MS, STATEMENT_TIMEOUT_MS, IDLE_IN_TRANSACTION_TIMEOUT_MS).options([
         ("enable_seqscan", "off"),

@@ -1,0 +1,150 @@
+//! The real binaries as processes: started, listened to, killed.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, LazyLock, Mutex};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::until;
+
+/// The folder of the binaries, built once for each test program: `cargo test` builds a package's binaries only for that
+/// package's own tests.
+static BINARIES: LazyLock<PathBuf> = LazyLock::new(|| {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let built = Command::new(cargo).args(["build", "-p", "oncepost-api", "-p", "oncepost-relay", "--bins", "--quiet"]).status();
+    assert!(built.is_ok_and(|status| status.success()), "the binaries can't be built");
+    let program = std::env::current_exe().unwrap();
+    program.parent().and_then(|deps| deps.parent()).unwrap().to_owned()
+});
+
+/// The path of a binary of the workspace.
+pub fn binary(name: &str) -> PathBuf {
+    BINARIES.join(name)
+}
+
+/// A process of ours. Dropping it kills it.
+pub struct Process {
+    child: Child,
+    lines: Arc<Mutex<Vec<String>>>,
+    url: String,
+}
+
+impl Process {
+    pub(crate) async fn api(database: &str, secrets: &str, peppers: &str, environment: &[(&str, &str)]) -> Self {
+        let mut command = Command::new(binary("api"));
+        command
+            .arg("serve")
+            .env("DATABASE_URL", database)
+            .env("IDEMPOTENCY_SECRETS", secrets)
+            .env("API_KEY_PEPPERS", peppers)
+            .env("LISTEN", "127.0.0.1:0")
+            .env("LOG_FORMAT", "json")
+            .envs(environment.iter().copied());
+        let mut process = Self::spawn(command);
+        let mut address = None;
+        until("the API to serve", async || {
+            address = process.said("serving").and_then(|line| Some(line["fields"]["address"].as_str()?.to_owned()));
+            assert!(address.is_some() || process.running(), "the API ended: {:#?}", process.log());
+            address.is_some()
+        })
+        .await;
+        process.url = format!("http://{}", address.unwrap());
+        process
+    }
+
+    pub(crate) fn relay(database: &str, brokers: &str, environment: &[(&str, &str)]) -> Self {
+        let mut command = Command::new(binary("relay"));
+        command
+            .env("DATABASE_URL", database)
+            .env("KAFKA_BROKERS", brokers)
+            .env("KAFKA_REPLICATION_FACTOR", "1")
+            .env("KAFKA_MIN_INSYNC_REPLICAS", "1")
+            .env("RELAY_LISTEN", "127.0.0.1:0")
+            .envs(environment.iter().copied());
+        Self::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Self {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let (stderr, kept) = (child.stderr.take().unwrap(), Arc::clone(&lines));
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                kept.lock().unwrap().push(line);
+            }
+        });
+        Self { child, lines, url: String::new() }
+    }
+
+    /// Where the API serves.
+    pub fn url(&self) -> String {
+        self.url.clone()
+    }
+
+    /// Everything the process has logged.
+    pub fn log(&self) -> Vec<String> {
+        self.lines.lock().unwrap().clone()
+    }
+
+    /// The first log line with this message.
+    pub fn said(&self, message: &str) -> Option<Value> {
+        let lines = self.lines.lock().unwrap();
+        lines
+            .iter()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+            .find(|line| line["fields"]["message"].as_str() == Some(message))
+    }
+
+    /// Whether it still runs.
+    pub fn running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// SIGKILL: it gets no chance to say goodbye.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// SIGSTOP: it freezes where it is.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// SIGCONT.
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// SIGTERM, without waiting.
+    pub fn terminate(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    /// Waits until the process has ended by itself.
+    pub async fn ended(&mut self) -> ExitStatus {
+        let mut status = None;
+        until("a process to end", async || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        })
+        .await;
+        status.unwrap()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // A frozen process dies of SIGKILL, too.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

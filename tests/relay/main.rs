@@ -1,0 +1,1 @@
+//! Exactly once into a real Kafka.

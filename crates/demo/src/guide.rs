@@ -41,7 +41,7 @@ impl Ready {
             || "Its event waits in the outbox until the demo finds a Kafka.\n".to_owned(),
             |kafka| {
                 format!(
-                    "See what stands in Kafka: one event of this transfer, however often you paste, after two of the money that the\n\
+                    "See what stands in Kafka: one event of this transfer, however often you paste, beside two of the money that the\n\
                      demo began with.\n\n{} events{}\n",
                     command(),
                     if *kafka == format!("127.0.0.1:{KAFKA_PORT}") {

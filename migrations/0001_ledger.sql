@@ -69,7 +69,8 @@ CREATE TABLE accounts (
 ) WITH (fillfactor = 50);
 CREATE INDEX accounts_by_tenant ON accounts (tenant_id, environment, id);
 
--- The source is debited, the destination credited. The two sequences name the transfer's postings.
+-- The source is debited, the destination credited. The two sequences name the transfer's postings. Ids grow with time, so
+-- one key serves a look-up by id and a tenant's list in the order of time.
 CREATE TABLE transfers (
   id                     uuid        NOT NULL,
   shard                  integer     NOT NULL,
@@ -84,12 +85,11 @@ CREATE TABLE transfers (
   description            text,
   metadata               jsonb,
   created_at             timestamptz NOT NULL,
-  CONSTRAINT transfers_id PRIMARY KEY (id, shard),
+  CONSTRAINT transfers_id PRIMARY KEY (tenant_id, environment, id, shard),
   CONSTRAINT transfers_environment_known CHECK (environment IN ('test', 'live')),
   CONSTRAINT transfers_amount_positive CHECK (amount BETWEEN 1 AND 9007199254740991),
   CONSTRAINT transfers_accounts_differ CHECK (source_account_id <> destination_account_id)
 );
-CREATE INDEX transfers_by_tenant ON transfers (tenant_id, environment, id);
 
 -- One leg of a transfer: negative debits, positive credits. `sequence` counts an account's postings without a gap, and
 -- `balance_after` chains them, so that a lost or altered posting shows (I2).
@@ -160,9 +160,9 @@ CREATE TABLE outbox (
   CONSTRAINT outbox_position PRIMARY KEY (shard, position),
   CONSTRAINT outbox_position_positive CHECK (position > 0)
 );
--- One event of a type for a resource and a key, here where the event is born. The resource stands first because its ids
--- grow with time: the index then grows at its end instead of everywhere.
-CREATE UNIQUE INDEX outbox_event_once ON outbox (resource_id, event_type, key_hash);
+-- One event of a type for a resource, here where the event is born. A resource is made under one key, so this holds for
+-- each key too. Ids grow with time: the index grows at its end instead of everywhere.
+CREATE UNIQUE INDEX outbox_event_once ON outbox (resource_id, event_type);
 
 -- What the relay of a shard has recorded: the Kafka cluster it publishes to, and the floor F, a position that is known to
 -- be published. F moves late and only forwards; Kafka's own committed offset is the truth.

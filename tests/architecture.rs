@@ -30,7 +30,11 @@ fn names_of_our_crates(manifest: &Path) -> Vec<String> {
     let dependencies = dependencies.split("\n[").next().unwrap_or_default();
     ["ledger", "api", "relay", "stack", "demo"]
         .into_iter()
-        .filter(|name| dependencies.lines().any(|line| line.starts_with(&format!("{name}.")) || line.starts_with(&format!("{name} "))))
+        .filter(|name| {
+            dependencies
+                .lines()
+                .any(|line| line.starts_with(&format!("{name}.")) || line.starts_with(&format!("{name} ")))
+        })
         .map(str::to_owned)
         .collect()
 }
@@ -60,7 +64,9 @@ fn each_technology_stands_in_its_crate() {
                 .find(|(_, code)| signs.iter().any(|sign| code.contains(sign)));
             match used {
                 Some((path, _)) => assert!(crates.contains(&name), "{} uses one of {signs:?}", path.display()),
-                None => assert!(!crates.contains(&name) || name == "demo", "crates/{name} no longer uses any of {signs:?}"),
+                None => {
+                    assert!(!crates.contains(&name) || name == "demo", "crates/{name} no longer uses any of {signs:?}")
+                }
             }
         }
     }
@@ -81,7 +87,9 @@ fn files_are_nouns_of_the_glossary() {
 #[test]
 fn the_ledger_has_no_floats_and_no_casts_of_numbers() {
     for (path, code) in sources(&root().join("crates/ledger/src")) {
-        for number in ["i8", "i16", "i32", "i64", "i128", "u8", "u16", "u32", "u64", "u128", "usize", "isize", "f32", "f64"] {
+        for number in
+            ["i8", "i16", "i32", "i64", "i128", "u8", "u16", "u32", "u64", "u128", "usize", "isize", "f32", "f64"]
+        {
             assert!(!code.contains(&format!(" as {number}")), "{} casts to {number}", path.display());
         }
         assert!(!code.contains("f32") && !code.contains(": f64"), "{} has a float", path.display());

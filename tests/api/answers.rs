@@ -88,13 +88,28 @@ async fn what_is_refused_at_the_door_leaves_the_key_free() {
     assert_eq!((reply.status, reply.problem().as_str()), (415, "unsupported-media-type"));
     let reply = client.post_raw("/v1/transfers", headers, vec![b' '; 65_537]).await;
     assert_eq!((reply.status, reply.problem().as_str()), (413, "body-too-large"));
-    for amount in ["100.0", "1e2", "\"100\"", "-0", "0", "-1", "0.1", "1e400", "null", "true", "9007199254740992", "18446744073709551616"] {
+    for amount in [
+        "100.0",
+        "1e2",
+        "\"100\"",
+        "-0",
+        "0",
+        "-1",
+        "0.1",
+        "1e400",
+        "null",
+        "true",
+        "9007199254740992",
+        "18446744073709551616",
+    ] {
         let text = body.to_string().replace("\"amount\":5", &format!("\"amount\":{amount}"));
         let reply = client.post_raw("/v1/transfers", headers, text).await;
         assert_eq!((reply.status, reply.problem().as_str()), (400, "malformed-request"), "{amount}");
         assert_eq!(reply.json()["errors"][0]["pointer"], "/amount", "{amount}: {reply:?}");
     }
-    for text in ["{}{}", "", "[1]", "{\"amount\":1,\"\\u0061mount\":2}", "\u{feff}{}", "{\"description\":\"\\u0000\"}", "0100"] {
+    for text in
+        ["{}{}", "", "[1]", "{\"amount\":1,\"\\u0061mount\":2}", "\u{feff}{}", "{\"description\":\"\\u0000\"}", "0100"]
+    {
         let reply = client.post_raw("/v1/transfers", headers, text).await;
         assert_eq!((reply.status, reply.problem().as_str()), (400, "malformed-request"), "{text}");
     }
@@ -115,7 +130,8 @@ async fn keys_are_read_as_the_contract_has_them() {
     let client = Client::new(&api, &books.owner.test);
     let world = books.account(&client, None).await;
     let account = books.account(&client, Some(0)).await;
-    let body = json!({"source_account_id": world, "destination_account_id": account, "amount": 5, "currency": "EUR"}).to_string();
+    let body = json!({"source_account_id": world, "destination_account_id": account, "amount": 5, "currency": "EUR"})
+        .to_string();
     let post = async |keys: &[&[u8]]| {
         let headers: Vec<(&str, &[u8])> = keys.iter().map(|key| ("idempotency-key", *key)).collect();
         client.post_raw("/v1/transfers", &headers, body.clone()).await
@@ -134,7 +150,14 @@ async fn keys_are_read_as_the_contract_has_them() {
     let long = "x".repeat(256);
     let accents = "é".repeat(128);
     let malformed: [&[&[u8]]; 8] = [
-        &[b"\"k"], &[b"\"k\";p=1"], &[b"a,b"], &[b"a b"], &[b"\xff"], &[long.as_bytes()], &[accents.as_bytes()], &[b"a", b"b"],
+        &[b"\"k"],
+        &[b"\"k\";p=1"],
+        &[b"a,b"],
+        &[b"a b"],
+        &[b"\xff"],
+        &[long.as_bytes()],
+        &[accents.as_bytes()],
+        &[b"a", b"b"],
     ];
     for keys in malformed {
         let reply = post(keys).await;

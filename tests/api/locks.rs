@@ -70,8 +70,7 @@ async fn a_locked_hot_account_fails_its_own_traffic_only() {
     for index in 0..400_usize {
         let (client, hot, source) = (client.clone(), hot.clone(), cold[index % cold.len()].clone());
         // 200 transfers of their own, and 200 copies of one.
-        let (key, source) =
-            if index < 200 { (client.fresh_key(), source) } else { (copied.clone(), cold[0].clone()) };
+        let (key, source) = if index < 200 { (client.fresh_key(), source) } else { (copied.clone(), cold[0].clone()) };
         to_hot.push(tokio::spawn(async move { client.transfer(&key, &source, &hot, 1).await }));
     }
     // 5,000 among cold accounts, 50 at a time, while the hot ones wait.
@@ -79,7 +78,8 @@ async fn a_locked_hot_account_fails_its_own_traffic_only() {
     for wave in 0..100_usize {
         let mut among_cold = Vec::new();
         for index in 0..50_usize {
-            let (source, destination) = (cold[(wave + index) % 20].clone(), cold[(wave + index + 1 + index % 7) % 20].clone());
+            let (source, destination) =
+                (cold[(wave + index) % 20].clone(), cold[(wave + index + 1 + index % 7) % 20].clone());
             let client = client.clone();
             among_cold.push(tokio::spawn(async move {
                 let started = Instant::now();

@@ -4,7 +4,8 @@ use harness::{Books, Client, until};
 use sqlx::{Connection, Executor, PgConnection};
 
 /// Tables on the money path.
-const TABLES: [&str; 6] = ["accounts", "transfers", "postings", "idempotency_records", "idempotency_responses", "outbox"];
+const TABLES: [&str; 6] =
+    ["accounts", "transfers", "postings", "idempotency_records", "idempotency_responses", "outbox"];
 /// Index entries that one transfer may read, over all tables: it needs about ten, a scan of a table needs thousands.
 const ENTRIES_PER_TRANSFER: i64 = 40;
 

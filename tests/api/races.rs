@@ -156,7 +156,8 @@ async fn of_fifty_payments_of_ten_from_a_hundred_exactly_ten_succeed() {
         .await;
         let paid: HashSet<String> =
             replies.iter().filter(|reply| reply.status == 201).map(|reply| reply.json()["id"].to_string()).collect();
-        let declined = replies.iter().filter(|reply| reply.status == 422 && reply.problem() == "insufficient-funds").count();
+        let declined =
+            replies.iter().filter(|reply| reply.status == 422 && reply.problem() == "insufficient-funds").count();
         assert_eq!((paid.len(), declined), (10, 40), "{replies:#?}");
         assert_eq!(books.posted(&account).await, 0);
     }

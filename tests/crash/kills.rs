@@ -20,7 +20,8 @@ fn many_kills() -> u64 {
 
 /// The moments of the kills follow from this; `ONCEPOST_SEED` repeats a run.
 fn random() -> StdRng {
-    let seed = std::env::var("ONCEPOST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| rand::rng().random());
+    let seed =
+        std::env::var("ONCEPOST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| rand::rng().random());
     eprintln!("ONCEPOST_SEED={seed}");
     StdRng::seed_from_u64(seed)
 }
@@ -93,8 +94,13 @@ async fn kill_api(kills: u64) {
     while let Some((transfer, key)) = answers.recv().await {
         assert!(acknowledged.insert(transfer, key).is_none(), "one transfer answers two keys");
     }
-    let stored: Vec<String> = sqlx::query_scalar("SELECT id::text FROM transfers").fetch_all(&books.pool).await.unwrap();
-    assert_eq!(stored.len(), acknowledged.len(), "each intent was sent until it was answered, so each transfer has one");
+    let stored: Vec<String> =
+        sqlx::query_scalar("SELECT id::text FROM transfers").fetch_all(&books.pool).await.unwrap();
+    assert_eq!(
+        stored.len(),
+        acknowledged.len(),
+        "each intent was sent until it was answered, so each transfer has one"
+    );
     assert!(stored.iter().all(|id| acknowledged.contains_key(id)));
     eprintln!("{kills} kills of the API, {} transfers, each acknowledged once", stored.len());
     books.finish().await;
@@ -153,7 +159,8 @@ async fn kill_relay(kills: u64) {
     let last = books.count("SELECT max(position) FROM outbox").await;
     let relay = books.relay_with(&brokers, &[]);
     let events = Topic::at(&brokers).wait_for(last).await;
-    let published: HashMap<&str, &[u8]> = events.iter().map(|event| (event.key.as_str(), event.value.as_slice())).collect();
+    let published: HashMap<&str, &[u8]> =
+        events.iter().map(|event| (event.key.as_str(), event.value.as_slice())).collect();
     let outbox: Vec<(String, Vec<u8>)> =
         sqlx::query_as("SELECT resource_id::text, payload FROM outbox").fetch_all(&books.pool).await.unwrap();
     assert_eq!(published.len(), outbox.len());

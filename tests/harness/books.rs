@@ -122,7 +122,8 @@ impl Books {
 
     /// What [`Books::finish`] proves, for tests that go on.
     pub async fn check(&self) {
-        let open = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'oncepost%' AND state LIKE 'idle in%'";
+        let open =
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'oncepost%' AND state LIKE 'idle in%'";
         until("every transaction to end", async || self.count(open).await == 0).await;
         let findings = Audit::run(&Database::from_url(&self.url).unwrap()).await.unwrap();
         assert!(findings.is_empty(), "{findings:#?}");

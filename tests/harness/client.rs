@@ -140,7 +140,13 @@ impl Client {
     ///
     /// # Errors
     /// Where no answer came.
-    pub async fn try_transfer(&self, key: &str, from: &Account, to: &Account, amount: i64) -> Result<Reply, reqwest::Error> {
+    pub async fn try_transfer(
+        &self,
+        key: &str,
+        from: &Account,
+        to: &Account,
+        amount: i64,
+    ) -> Result<Reply, reqwest::Error> {
         self.try_post("/v1/transfers", key, &transfer(from, to, amount)).await
     }
 

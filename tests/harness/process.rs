@@ -14,7 +14,9 @@ use crate::until;
 /// package's own tests.
 static BINARIES: LazyLock<PathBuf> = LazyLock::new(|| {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    let built = Command::new(cargo).args(["build", "-p", "oncepost-api", "-p", "oncepost-relay", "--bins", "--quiet"]).status();
+    // The whole workspace: two packages alone would have other features of their dependencies than `cargo test --workspace`,
+    // and nearly all of those would be built a second time.
+    let built = Command::new(cargo).args(["build", "--workspace", "--bins", "--quiet"]).status();
     assert!(built.is_ok_and(|status| status.success()), "the binaries can't be built");
     let program = std::env::current_exe().unwrap();
     program.parent().and_then(|deps| deps.parent()).unwrap().to_owned()

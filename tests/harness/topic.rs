@@ -74,7 +74,8 @@ impl Topic {
                     let header = |name: &str| {
                         let headers = message.headers().unwrap();
                         let header = headers.iter().find(|header| header.key == name);
-                        let value = header.and_then(|header| header.value).unwrap_or_else(|| panic!("no header {name}"));
+                        let value =
+                            header.and_then(|header| header.value).unwrap_or_else(|| panic!("no header {name}"));
                         String::from_utf8(value.to_vec()).unwrap()
                     };
                     events.push(Event {

@@ -23,7 +23,7 @@ async fn a_transfer_posted_twice_is_one_event_and_a_decline_is_none() {
     let mut events = Topic::at(&kafka.bootstrap()).wait_for(2).await;
     events.sort_unstable_by_key(|event| event.position);
     for (event, reply) in events.iter().zip([&first, &second]) {
-        assert_eq!(event.value, reply.body, "the event carries the transfer as it was answered");
+        assert_eq!(event.value, reply.body.trim_ascii_end(), "the event carries the transfer as it was answered");
         assert_eq!(event.key, reply.json()["id"].as_str().unwrap());
     }
     relay.terminate();
@@ -82,7 +82,11 @@ async fn a_broker_that_dies_and_returns_gets_everything_once() {
             if transfer == 15 {
                 kafka.kill();
             }
-            assert_eq!(client.transfer(&client.fresh_key(), &world, &account, 1).await.status, 201, "Kafka down leaves the API up");
+            assert_eq!(
+                client.transfer(&client.fresh_key(), &world, &account, 1).await.status,
+                201,
+                "Kafka down leaves the API up"
+            );
         }
         assert_eq!(client.get("/readyz").await.status, 200);
         kafka.restart().await.unwrap();

@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use crate::Api;
 use crate::authentication::Caller;
+use crate::json;
 use crate::members::uuid;
 use crate::problem::Problem;
 
@@ -50,7 +51,7 @@ pub(crate) struct ListObject<T> {
 /// # Errors
 /// [`Problem::Internal`] where the value can't be written.
 pub(crate) fn json<T: Serialize>(value: &T) -> Result<Response, Problem> {
-    let body = serde_json::to_vec(value).map_err(|error| Problem::Internal { cause: error.to_string().into() })?;
+    let body = json::line(value).map_err(|error| Problem::Internal { cause: error.to_string().into() })?;
     let mut response = Response::new(Body::from(body));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(response)

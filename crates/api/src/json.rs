@@ -5,6 +5,8 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
+use serde::Serialize;
+
 use crate::fault::{Fault, pointer};
 
 /// The deepest nesting of arrays and objects; every request of this API needs two.
@@ -37,6 +39,13 @@ pub(crate) fn parse(body: &[u8]) -> Result<Value<'_>, Fault> {
         let path: Vec<&str> = broken.path.iter().rev().map(AsRef::as_ref).collect();
         Fault::new(pointer(&path), broken.detail)
     })
+}
+
+/// A value as an answer's body: JSON and a newline, so that a shell's prompt and tools that read lines find its end.
+pub(crate) fn line<T: Serialize>(value: &T) -> Result<Vec<u8>, serde_json::Error> {
+    let mut body = serde_json::to_vec(value)?;
+    body.push(b'\n');
+    Ok(body)
 }
 
 /// The order in which RFC 8785 sorts members (section 3.2.3).

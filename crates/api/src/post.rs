@@ -86,10 +86,8 @@ fn render(path: &'static str, request_id: Uuid) -> Render {
         body: body.unwrap_or_default(),
     };
     Box::new(move |outcome| match outcome {
-        Outcome::AccountOpened(account) => created(format!("/v1/accounts/{}", account.id), serde_json::to_vec(account)),
-        Outcome::TransferPosted(transfer) => {
-            created(format!("/v1/transfers/{}", transfer.id), serde_json::to_vec(transfer))
-        }
+        Outcome::AccountOpened(account) => created(format!("/v1/accounts/{}", account.id), json::line(account)),
+        Outcome::TransferPosted(transfer) => created(format!("/v1/transfers/{}", transfer.id), json::line(transfer)),
         Outcome::Rejected(rejection) => {
             let problem = Problem::Rejected(rejection.clone());
             ledger::Response {

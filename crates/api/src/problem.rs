@@ -15,6 +15,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::fault::{FAULTS_MAX, Fault};
+use crate::json;
 
 /// The media type of every problem.
 pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
@@ -483,7 +484,7 @@ impl Problem {
             | Self::Unavailable { .. } => {}
         }
         // Serialising strings and numbers into memory has no way to fail.
-        serde_json::to_vec(&object).unwrap_or_default()
+        json::line(&object).unwrap_or_default()
     }
 
     fn add_headers(&self, headers: &mut HeaderMap) {

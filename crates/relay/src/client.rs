@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::consumer::{BaseConsumer, ConsumerContext};
-use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::message::DeliveryResult;
 use rdkafka::producer::{BaseProducer, Producer as _, ProducerContext};
 
@@ -98,6 +98,10 @@ impl ClientContext for ReaderContext {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
+        // The end of a partition is what `tail` reads on to, and it comes as an error here too.
+        if error.rdkafka_error_code() == Some(RDKafkaErrorCode::PartitionEOF) {
+            return;
+        }
         tracing::debug!(%error, reason, "a reader of Kafka met an error");
     }
 }

@@ -1,7 +1,7 @@
 //! The relay: it carries the outbox of one shard into Kafka, each position exactly once for a `read_committed` reader.
 //!
-//! [`Relay::run`] works through the steps that [`mod@publisher`] lists; [`mod@verification`] decides what may be believed
-//! after a start, and [`HaltReason`] says why a relay stands still rather than guesses.
+//! [`Relay::run`] works through the steps that `publisher.rs` lists; `verification.rs` decides what may be believed after a
+//! start, and [`HaltReason`] says why a relay stands still rather than guesses.
 
 mod client;
 mod config;

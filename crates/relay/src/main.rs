@@ -3,7 +3,7 @@
 mod health_check;
 mod probes;
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -100,6 +100,8 @@ fn record_metrics() -> Result<PrometheusHandle, AnyError> {
 fn log_to_stderr(profile: Profile) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // Colours are for a person at a terminal; in a container's log they would be noise.
+    let lines = lines.with_ansi(std::io::stderr().is_terminal());
     match profile {
         Profile::Demo => lines.init(),
         Profile::Production => lines.json().init(),

@@ -19,8 +19,8 @@ pub enum State {
     Publishing,
     /// It knows its position, and everything is published.
     Idle,
-    /// It is in doubt and stands still until a person has decided. It looks again every
-    /// [`HALTED_PAUSE`](crate::publisher::HALTED_PAUSE).
+    /// It is in doubt and stands still until a person has decided. It looks again every 30 s, so that nobody has to start
+    /// it anew.
     Halted {
         /// What is in doubt.
         reason: HaltReason,

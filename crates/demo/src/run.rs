@@ -84,12 +84,12 @@ struct Started {
 
 /// Starts the servers and opens the books. Kafka takes the longest, so that the books are made meanwhile.
 async fn start(arguments: &RunArguments, folder: &Folder, servers: &mut Servers) -> Result<Started> {
-    let postgres = match variable("DATABASE_URL") {
-        Some(url) if arguments.external => url,
+    let (postgres, url) = match variable("DATABASE_URL") {
+        Some(url) if arguments.external => (url.clone(), url),
         None if arguments.external => return Err(Error::DatabaseMissing),
         Some(_) | None => start_postgres(servers, folder).await?,
     };
-    let books = open_books(&postgres, folder);
+    let books = open_books(&url, folder);
     let kafka = async {
         if arguments.external {
             return Ok(variable("KAFKA_BROKERS"));

@@ -15,15 +15,15 @@ pub(crate) struct Servers {
     kafka: Option<Kafka>,
 }
 
-/// Starts PostgreSQL and returns its superuser's URL.
-pub(crate) async fn start_postgres(servers: &mut Servers, folder: &Folder) -> Result<String> {
+/// Starts PostgreSQL and returns its superuser's URLs: the one to show, and the one for this process.
+pub(crate) async fn start_postgres(servers: &mut Servers, folder: &Folder) -> Result<(String, String)> {
     let begun = Instant::now();
     let postgres = Postgres::start(PostgresOptions { data_dir: folder.postgres(), port: None }).await?;
     folder.close_to_others(&postgres.log())?;
     step("PostgreSQL", &format!("127.0.0.1:{}", postgres.port()), begun);
-    let url = postgres.url();
+    let urls = (postgres.url(), postgres.local_url());
     servers.postgres = Some(postgres);
-    Ok(url)
+    Ok(urls)
 }
 
 /// Starts Kafka and returns its address, or nothing where the machine cannot run it.

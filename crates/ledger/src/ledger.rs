@@ -59,7 +59,7 @@ impl Ledger {
     /// Connects and starts a committer for each shard.
     ///
     /// # Errors
-    /// [`OpenError::Sql`].
+    /// [`OpenError`] by variant.
     pub async fn open(settings: Settings) -> Result<Self, OpenError> {
         let Settings { database, secrets, pool_size } = settings;
         let pool = database.pool(pool_size);

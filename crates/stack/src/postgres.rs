@@ -28,9 +28,8 @@ const ARCHIVES: [(&str, &str, &str); 4] = [
 
 /// What the server is told, on its command line, so that it holds for a data folder of any age. Durability keeps its
 /// defaults, said here because the service's promises rest on them.
-const SETTINGS: [(&str, &str); 17] = [
+const SETTINGS: [(&str, &str); 16] = [
     ("listen_addresses", "127.0.0.1"),
-    ("unix_socket_directories", ""),
     ("password_encryption", "scram-sha-256"),
     ("fsync", "on"),
     ("full_page_writes", "on"),
@@ -134,6 +133,18 @@ impl Postgres {
         format!("postgres://postgres:{}@127.0.0.1:{}/{database}", self.password, self.port)
     }
 
+    /// The same as [`Postgres::url`] by way of a Unix socket, on which a round trip costs about two thirds of one over TCP;
+    /// over TCP where the data folder's path does not fit the address of a socket.
+    #[must_use]
+    pub fn local_url(&self) -> String {
+        match socket_folder(&cluster_in(&self.folder)) {
+            Some(folder) => {
+                format!("postgres://postgres:{}@localhost:{}/postgres?host={folder}", self.password, self.port)
+            }
+            None => self.url(),
+        }
+    }
+
     /// The port on 127.0.0.1. It stays the same over restarts.
     #[must_use]
     pub fn port(&self) -> u16 {
@@ -198,6 +209,8 @@ impl Postgres {
         let cluster = cluster_in(&self.folder);
         let mut command = program(&self.programs, "postgres", &self.folder);
         command.arg("-D").arg(&cluster).arg("-p").arg(self.port.to_string());
+        let socket_folder = socket_folder(&cluster).unwrap_or_default();
+        command.arg("-c").arg(format!("unix_socket_directories={socket_folder}"));
         for (name, value) in SETTINGS {
             command.arg("-c").arg(format!("{name}={value}"));
         }
@@ -242,6 +255,14 @@ fn accepts(cluster: &Path, pid: u32, started: SystemTime) -> bool {
 
 fn cluster_in(folder: &DataFolder) -> PathBuf {
     folder.join("cluster")
+}
+
+/// The folder for the server's Unix socket: the cluster's own, if its path fits an address of 104 bytes, as macOS has it,
+/// together with the socket's name, and holds nothing that a setting or a URL would read in another way.
+fn socket_folder(cluster: &Path) -> Option<&str> {
+    const LONGEST: usize = 104 - "/.s.PGSQL.65535\0".len();
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte);
+    cluster.to_str().filter(|path| path.len() <= LONGEST && path.starts_with('/') && path.bytes().all(plain))
 }
 
 fn log_in(folder: &DataFolder) -> PathBuf {

@@ -247,12 +247,17 @@ async fn prepare(
     let now = clock::now();
     let decided = decide_all(&mut work.open, &mut book, now);
     if !decided.is_empty() {
+        let events = events(&work.open, &decided);
         let started = Instant::now();
-        write(&mut session.connection, shard, now, &work.open, &decided, &book).await?;
+        let numbering = !events.is_empty();
+        let epoch = write(&mut session.connection, shard, now, &work.open, &decided, &book, numbering).await?;
         observe("write", started);
-        let started = Instant::now();
-        number(&mut session.connection, shard, now, &work.open, &decided).await?;
-        observe("number", started);
+        if numbering {
+            let epoch = epoch.ok_or(Fault::Poison(sqlx::Error::RowNotFound))?;
+            let started = Instant::now();
+            number(&mut session.connection, shard, now, epoch, &events).await?;
+            observe("number", started);
+        }
     } else if !found.is_empty() {
         sqlx::query!("SELECT pg_logical_emit_message(true, 'oncepost', 'a COMMIT got no answer')::text AS message")
             .fetch_one(&mut session.connection)
@@ -424,7 +429,17 @@ fn decide_all(jobs: &mut Vec<Job>, book: &mut Book, now: OffsetDateTime) -> Vec<
     decided
 }
 
-/// Step 4. Everything but the events, in one statement.
+/// What is to be numbered: the transfers that are posted.
+fn events<'a>(jobs: &'a [Job], decided: &'a [Decided]) -> Vec<(&'a Job, &'a Transfer)> {
+    let transfer = |decided: &'a Decided| match &decided.outcome {
+        Ok(Effects::TransferPosted { transfer, .. }) => Some(transfer),
+        Ok(Effects::AccountOpened(_)) | Err(_) => None,
+    };
+    jobs.iter().zip(decided).filter_map(|(job, decided)| Some((job, transfer(decided)?))).collect()
+}
+
+/// Step 4. Everything but the events, in one statement, at the end of which it locks the stream's row if events are to be
+/// numbered; then it returns the stream's epoch.
 async fn write(
     connection: &mut PgConnection,
     shard: Shard,
@@ -432,7 +447,8 @@ async fn write(
     jobs: &[Job],
     decided: &[Decided],
     book: &Book,
-) -> Result<(), Fault> {
+    numbering: bool,
+) -> Result<Option<i32>, Fault> {
     let mut records: Vec<_> = jobs
         .iter()
         .zip(decided)
@@ -441,6 +457,7 @@ async fn write(
     // In the order of their hashes: two processes that insert the same keys then wait for each other in one direction.
     records.sort_unstable_by_key(|(_, _, write)| write.hash);
 
+    let inserting = i64::try_from(records.len()).unwrap_or(i64::MAX);
     let hashes: Vec<[u8; 32]> = records.iter().map(|(_, _, write)| write.hash.0).collect();
     let secret_ids: Vec<&str> = records.iter().map(|(_, _, write)| &*write.secret_id).collect();
     let members: Vec<&[u8]> = records.iter().map(|(_, _, write)| write.members.as_slice()).collect();
@@ -507,6 +524,8 @@ async fn write(
 
     // UPDATE: there is no join whose order a planner could turn round, to read all accounts and look each up in the list.
     // The ids are sorted, so width_bucket finds an id's place in the list by halving.
+    // `stream` waits for the counts in `written`, so its lock comes after everything else is written: the last in the order
+    // of locks, and the shortest. It is not taken where the batch is about to be rolled back.
     // ON CONFLICT: a key that another process has just taken must not fail the batch; the count below tells, and the
     // batch is rolled back and run again.
     let written = sqlx::query!(
@@ -524,6 +543,7 @@ async fn write(
              INSERT INTO idempotency_responses (id, shard, content_type, location, body)
              SELECT r.id, $1, r.content_type, r.location, r.body
              FROM unnest($12::uuid[], $13::text[], $14::text[], $15::bytea[]) AS r (id, content_type, location, body)
+             RETURNING 1
            ), changed AS (
              UPDATE accounts a SET posted = ($17::bigint[])[width_bucket(a.id, $16::uuid[])],
                posting_count = ($18::bigint[])[width_bucket(a.id, $16::uuid[])]
@@ -537,6 +557,7 @@ async fn write(
              FROM unnest($19::uuid[], $20::uuid[], $21::text[], $22::text[], $23::text[], $24::text[], $25::bigint[],
                $26::bigint[], $27::text[])
                AS o (id, tenant_id, environment, currency, status, name, min_balance, max_balance, metadata)
+             RETURNING 1
            ), posted AS (
              INSERT INTO transfers (id, shard, tenant_id, environment, source_account_id, destination_account_id,
                source_sequence, destination_sequence, amount, currency, description, metadata, created_at)
@@ -546,13 +567,23 @@ async fn write(
                $35::bigint[], $36::text[], $37::text[], $38::text[])
                AS t (id, tenant_id, environment, source_account_id, destination_account_id, source_sequence,
                  destination_sequence, amount, currency, description, metadata)
+             RETURNING 1
            ), legs AS (
              INSERT INTO postings (account_id, sequence, shard, transfer_id, amount, balance_after, created_at)
              SELECT p.account_id, p.sequence, $1, p.transfer_id, p.amount, p.balance_after, $2
              FROM unnest($39::uuid[], $40::bigint[], $41::uuid[], $42::bigint[], $43::bigint[])
                AS p (account_id, sequence, transfer_id, amount, balance_after)
+             RETURNING 1
+           ), written AS (
+             SELECT (SELECT count(*) FROM records) AS records, (SELECT count(*) FROM responses) AS responses,
+               (SELECT count(*) FROM changed) AS changed, (SELECT count(*) FROM opened) AS opened,
+               (SELECT count(*) FROM posted) AS posted, (SELECT count(*) FROM legs) AS legs
+           ), stream AS (
+             SELECT s.epoch FROM streams s, written w
+             WHERE s.shard = $1 AND $44 AND w.records = $45 AND w.legs + w.posted + w.responses + w.changed + w.opened >= 0
+             FOR NO KEY UPDATE OF s
            )
-           SELECT (SELECT count(*) FROM records) AS "records!", (SELECT count(*) FROM changed) AS "changed!""#,
+           SELECT w.records AS "records!", w.changed AS "changed!", (SELECT epoch FROM stream) AS epoch FROM written w"#,
         shard.0,
         now,
         &hashes as &[[u8; 32]],
@@ -596,40 +627,31 @@ async fn write(
         &leg_transfers,
         &leg_amounts,
         &leg_balances,
+        numbering,
+        inserting,
     )
     .fetch_one(connection)
     .await
     .map_err(Fault::before_commit)?;
 
-    if usize::try_from(written.records) != Ok(records.len()) {
+    if written.records != inserting {
         return Err(Fault::KeyTaken);
     }
     if usize::try_from(written.changed) != Ok(changed.len()) {
         return Err(Fault::Poison(sqlx::Error::RowNotFound));
     }
-    Ok(())
+    Ok(written.epoch)
 }
 
-/// Step 5. The stream's row is locked in a statement of its own: a statement's snapshot is taken before it waits, so the
-/// last position must be read by one that begins after the lock is held (I7).
+/// Step 5, under the lock of the stream's row. A statement of its own: a statement's snapshot is taken before it waits for
+/// a lock, so the last position must be read by one that begins after the lock is held (I7).
 async fn number(
     connection: &mut PgConnection,
     shard: Shard,
     now: OffsetDateTime,
-    jobs: &[Job],
-    decided: &[Decided],
+    epoch: i32,
+    events: &[(&Job, &Transfer)],
 ) -> Result<(), Fault> {
-    let events: Vec<(&Job, &Transfer)> = jobs
-        .iter()
-        .zip(decided)
-        .filter_map(|(job, decided)| match &decided.outcome {
-            Ok(Effects::TransferPosted { transfer, .. }) => Some((job, transfer)),
-            Ok(Effects::AccountOpened(_)) | Err(_) => None,
-        })
-        .collect();
-    if events.is_empty() {
-        return Ok(());
-    }
     let event_ids: Vec<Uuid> = events.iter().map(|(job, _)| job.event_id).collect();
     let transfers: Vec<Uuid> = events.iter().map(|(_, transfer)| transfer.id.0).collect();
     let tenants: Vec<Uuid> = events.iter().map(|(_, transfer)| transfer.tenant.0).collect();
@@ -638,10 +660,6 @@ async fn number(
     let payloads: Vec<Vec<u8>> =
         events.iter().map(|(_, transfer)| serde_json::to_vec(transfer)).collect::<Result<_, _>>().map_err(encode)?;
 
-    let epoch = sqlx::query_scalar!("SELECT epoch FROM streams WHERE shard = $1 FOR NO KEY UPDATE", shard.0)
-        .fetch_one(&mut *connection)
-        .await
-        .map_err(Fault::before_commit)?;
     sqlx::query!(
         r#"INSERT INTO outbox (shard, position, epoch, event_id, event_type, resource_id, tenant_id, environment, key_hash,
              payload, created_at)

@@ -7,12 +7,12 @@
 //! | 1 look up | the records of the batch's keys, under every secret | found → answered from the record; nothing locked |
 //! | 2 lock | the accounts of the rest, in ascending order, `FOR NO KEY UPDATE SKIP LOCKED` | locked by others → the second committer. Never waits, so no deadlock, and no one waits for a stranger's lock |
 //! | 3 decide | pure, in arrival order, on the book of locked rows | operations of one batch see each other |
-//! | 4 write | records, answers, balances, accounts, transfers, postings: one statement of arrays | every outcome inserts its record; one that is not inserted belongs to another process: roll back, run again, and step 1 finds it |
-//! | 5 number | the stream row is locked, the outbox rows continue its positions | dense and in commit order (I7). Last and shortest lock |
+//! | 4 write | records, answers, balances, accounts, transfers, postings; at last the stream row is locked: one statement of arrays | every outcome inserts its record; one that is not inserted belongs to another process: roll back, run again, and step 1 finds it |
+//! | 5 number | the outbox rows continue the stream's positions | dense and in commit order (I7), since the stream's lock is held. Last and shortest lock |
 //! | 6 commit | then everyone is answered | I6 |
 //!
-//! That is seven round trips: look up, BEGIN, lock, write, lock the stream, insert the events, COMMIT. Locks are taken in
-//! one order: accounts, records, stream. Sessions are the committer's own, outside any pool; it never takes a second
+//! That is six round trips: look up, BEGIN, lock, write, number, COMMIT. Locks are taken in one order: accounts, records,
+//! stream. Sessions are the committer's own, outside any pool; it never takes a second
 //! connection inside a batch.
 //!
 //! `batch` holds those steps, `fault` sorts what may go wrong in them, `lane` runs batches again until each operation has
@@ -28,7 +28,7 @@ mod session;
 
 use std::sync::Arc;
 
-use tokio::task::JoinHandle;
+use tokio::sync::watch;
 
 use crate::database::Database;
 use crate::idempotency::Secrets;
@@ -53,7 +53,7 @@ struct Shared {
 /// The committer of one shard: a queue and the two tasks that empty it.
 pub(crate) struct Committer {
     shared: Shared,
-    tasks: tokio::sync::Mutex<Vec<JoinHandle<()>>>,
+    ended: watch::Receiver<bool>,
 }
 
 impl Committer {
@@ -61,8 +61,17 @@ impl Committer {
     pub(crate) fn start(database: &Database, secrets: Arc<Secrets>, shard: Shard) -> Self {
         let (queue, contended) = (Arc::new(Queue::new()), Arc::new(Queue::new()));
         let shared = Shared { database: database.clone(), secrets, shard, queue, contended };
-        let tasks = vec![supervise(&shared, lane::run), supervise(&shared, contended::run)];
-        Self { shared, tasks: tokio::sync::Mutex::new(tasks) }
+        let (report_end, ended) = watch::channel(false);
+        let working = shared.clone();
+        tokio::spawn(async move {
+            let (first, second) = (supervise(&working, lane::run), supervise(&working, contended::run));
+            first.await;
+            // Only now, since the first committer hands over to the second as long as it works.
+            working.contended.close();
+            second.await;
+            report_end.send_replace(true);
+        });
+        Self { shared, ended }
     }
 
     /// Where operations are put.
@@ -72,30 +81,27 @@ impl Committer {
 
     /// Takes no more work and returns when everything queued has its outcome.
     pub(crate) async fn close(&self) {
-        let mut tasks = self.tasks.lock().await;
-        let mut tasks = tasks.drain(..);
         self.shared.queue.close();
-        // The first committer may still hand over to the second, which therefore closes after it.
-        if let Some(first) = tasks.next() {
-            let _ended = first.await;
-        }
-        self.shared.contended.close();
-        for task in tasks {
-            let _ended = task.await;
-        }
+        let mut ended = self.ended.clone();
+        let _ended = ended.wait_for(|ended| *ended).await;
     }
 }
 
 /// Runs a task to its end, and again if it panics: one fault of ours must not stop everyone's money. What it held is
 /// dropped, and whoever waited for it hears that the truth isn't known.
-fn supervise<F>(shared: &Shared, run: fn(Shared) -> F) -> JoinHandle<()>
+fn supervise<F>(shared: &Shared, run: fn(Shared) -> F) -> impl Future<Output = ()>
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    let shared = shared.clone();
-    tokio::spawn(async move {
-        while let Err(panicked) = tokio::spawn(run(shared.clone())).await {
-            tracing::error!(error = %panicked, "the committer panicked and is started again");
+    let supervised = tokio::spawn({
+        let shared = shared.clone();
+        async move {
+            while let Err(panicked) = tokio::spawn(run(shared.clone())).await {
+                tracing::error!(error = %panicked, "the committer panicked and is started again");
+            }
         }
-    })
+    });
+    async move {
+        let _ended = supervised.await;
+    }
 }

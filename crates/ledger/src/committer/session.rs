@@ -33,7 +33,8 @@ pub(crate) struct Session {
 ///
 /// Those statements go from a list of keys to a primary key, and the last position is the end of an index. A planner
 /// without statistics, or with those of an empty table, may prefer to read whole tables, and a cached plan keeps doing so;
-/// here it has no other choice. Costs made up by these settings must not start the JIT compiler.
+/// here it has no other choice, so one plan serves batches of every size and need not be made again for a small one. Costs
+/// made up by these settings must not start the JIT compiler.
 pub(crate) fn options(database: &Database, name: &str) -> PgConnectOptions {
     database.session(name, LOCK_TIMEOUT_MS, STATEMENT_TIMEOUT_MS, IDLE_IN_TRANSACTION_TIMEOUT_MS).options([
         ("enable_seqscan", "off"),

@@ -68,7 +68,7 @@ impl Database {
                 "USAGE ON SCHEMA public",
                 "SELECT ON ALL TABLES IN SCHEMA public",
                 "INSERT ON tenants, principals, api_keys, accounts, transfers, postings, idempotency_records, \
-                 idempotency_responses, outbox, relays",
+                 idempotency_responses, outbox, streams, relays",
                 "UPDATE ON api_keys, accounts, streams, relays",
             ] {
                 sqlx::raw_sql(AssertSqlSafe(format!("GRANT {grant} TO {role}"))).execute(&mut connection).await?;

@@ -24,8 +24,9 @@ use crate::transfer::{Posting, Transfer};
 /// How long everything up to COMMIT may take before the connection counts as lost. Each statement has its own time-out;
 /// this is for a server that no longer answers at all.
 const BATCH_TIMEOUT: Duration = Duration::from_secs(8);
-/// How long COMMIT may take before its outcome counts as unknown.
-const COMMIT_TIMEOUT: Duration = Duration::from_secs(8);
+/// How long COMMIT may take before its outcome counts as unknown. Shorter than an operation's deadline, so that the batch
+/// can still be run again to find out.
+const COMMIT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How accounts are locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,11 +73,7 @@ pub(super) async fn attempt(
         Ok(decided) => decided,
         Err(fault) => {
             work.open.extend(found.into_iter().map(|(job, _)| job));
-            return match fault {
-                Fault::Connection | Fault::SchemaChanged | Fault::Unknown => Err(fault),
-                // The first error inside BEGIN ends the transaction; none is swallowed.
-                Fault::KeyTaken | Fault::Retry | Fault::Poison(_) => session.roll_back().await.and(Err(fault)),
-            };
+            return leave(session, fault).await;
         }
     };
     let Some((now, decided)) = decided else {
@@ -88,7 +85,7 @@ pub(super) async fn attempt(
         tokio::time::timeout(COMMIT_TIMEOUT, session.commit()).await.map_err(|_elapsed| Fault::Unknown).flatten();
     if let Err(fault) = committed {
         work.open.extend(found.into_iter().map(|(job, _)| job));
-        return Err(fault);
+        return leave(session, fault).await;
     }
     failpoint::hit("after-commit");
     observe("commit", started);
@@ -102,6 +99,15 @@ pub(super) async fn attempt(
         answer(job, secrets, record);
     }
     Ok(())
+}
+
+/// Leaves a transaction after a fault. The first error inside BEGIN ends it; none is swallowed. A session that is lost or
+/// given up needs no rollback.
+async fn leave(session: &mut Session, fault: Fault) -> Result<(), Fault> {
+    match fault {
+        Fault::Connection | Fault::SchemaChanged | Fault::Unknown => Err(fault),
+        Fault::KeyTaken | Fault::Retry | Fault::Poison(_) => session.roll_back().await.and(Err(fault)),
+    }
 }
 
 fn observe(phase: &'static str, started: Instant) {
@@ -139,8 +145,9 @@ fn record(job: &Job, response: Response, now: OffsetDateTime) -> Record {
     }
 }
 
-/// Step 1. Answers the jobs whose records stand. A job whose own COMMIT got no answer is kept in `found` instead: a later
-/// COMMIT that writes must first cover the older one's WAL (I6).
+/// Step 1. Answers the jobs whose records stand. Where one may stem from a COMMIT that got no answer, because the job's own
+/// did or because this session has not covered it yet, the job is kept in `found` instead: a COMMIT that writes must first
+/// cover the older one's log (I6).
 async fn answer_found(
     session: &mut Session,
     secrets: &Secrets,
@@ -150,7 +157,7 @@ async fn answer_found(
 ) -> Result<(), Fault> {
     let started = Instant::now();
     let hashes: Vec<KeyHash> = work.open.iter().flat_map(|job| job.sealed.hashes()).collect();
-    let mut records = look_up(&mut session.connection, shard, &hashes).await.map_err(Fault::before_commit)?;
+    let records = look_up(&mut session.connection, shard, &hashes).await.map_err(Fault::before_commit)?;
     observe("look_up", started);
     if records.is_empty() {
         return Ok(());
@@ -158,8 +165,12 @@ async fn answer_found(
     let stands = |job: &mut Job| job.sealed.hashes().any(|hash| records.contains_key(&hash));
     let recorded: Vec<Job> = work.open.extract_if(.., stands).collect();
     for job in recorded {
-        let Some(record) = job.sealed.hashes().find_map(|hash| records.remove(&hash)) else { continue };
-        if job.unknown { found.push((job, record)) } else { answer(job, secrets, record) }
+        let record = job.sealed.hashes().find_map(|hash| records.get(&hash)).cloned();
+        match record {
+            Some(record) if job.unknown || !session.covered => found.push((job, record)),
+            Some(record) => answer(job, secrets, record),
+            None => work.open.push(job),
+        }
     }
     Ok(())
 }
@@ -222,7 +233,7 @@ async fn prepare(
     session
         .begin(match locking {
             Locking::Skip => "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
-            // 50 ms for accounts; what follows waits as the first committer does.
+            // 50 ms for each account; what follows waits as the first committer does.
             Locking::Wait => "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL lock_timeout = 50",
         })
         .await?;

@@ -12,6 +12,8 @@ use crate::account::AccountId;
 /// How long an account that did not come free within a lock time-out counts as stuck: operations on it no longer wait
 /// in line with others, but try in passing.
 const STUCK_FOR: Duration = Duration::from_secs(1);
+/// How long the question may take which accounts are locked; it waits for none of them.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often operations on stuck accounts are tried.
 const STUCK_TURN: Duration = Duration::from_millis(20);
 
@@ -23,8 +25,14 @@ pub(super) async fn run(shared: Shared) {
     loop {
         let queue = std::sync::Arc::clone(&lane.shared().contended);
         let arrived = if parked.is_empty() { queue.take().await } else { queue.take_within(STUCK_TURN).await };
-        let Some(mut arrived) = arrived.or_else(|| (!parked.is_empty()).then(Vec::new)) else {
-            return;
+        let mut arrived = match arrived {
+            Some(arrived) => arrived,
+            None if parked.is_empty() => return,
+            // Closed, and some still wait for their accounts.
+            None => {
+                tokio::time::sleep(STUCK_TURN).await;
+                Vec::new()
+            }
         };
         let now = Instant::now();
         stuck.retain(|_, until| *until > now);
@@ -55,5 +63,11 @@ async fn locked_now(lane: &mut Lane, accounts: &HashSet<AccountId>) -> Vec<Accou
     }
     let shard = lane.shared().shard;
     let Ok(session) = lane.session().await else { return Vec::new() };
-    still_locked(session, shard, accounts).await.unwrap_or_default()
+    match tokio::time::timeout(PROBE_TIMEOUT, still_locked(session, shard, accounts)).await {
+        Ok(Ok(locked)) => locked,
+        Ok(Err(_)) | Err(_) => {
+            lane.drop_session();
+            Vec::new()
+        }
+    }
 }

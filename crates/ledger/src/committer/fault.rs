@@ -3,7 +3,8 @@
 /// Why a batch did not commit.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// Fewer records were inserted than sent: another process owns a key. Rolled back; the look-up finds it next time.
+    /// Fewer records were inserted than sent, or an id of this batch stands already: another process owns a key, or an
+    /// earlier run of the batch took effect after all. Rolled back; the look-up finds it next time.
     KeyTaken,
     /// A lock, a deadlock or a resource of the server: rolled back, and worth another try.
     Retry,
@@ -25,8 +26,10 @@ impl Fault {
             Some("55P03" | "40P01" | "40001" | "57014") => Self::Retry,
             // feature_not_supported ("cached plan must not change result type"), invalid_sql_statement_name.
             Some("0A000" | "26000") => Self::SchemaChanged,
-            // idle_in_transaction_session_timeout, transaction_timeout, read_only_sql_transaction (a demoted primary).
-            Some("25P03" | "25P04" | "25006") => Self::Connection,
+            // invalid_transaction_state: ended by a time-out, read-only since a primary was demoted, or not as this code
+            // believes it to be. Whatever it is, a new session is outside of it.
+            Some(code) if code.starts_with("25") => Self::Connection,
+            Some("23505") if made_before(&error) => Self::KeyTaken,
             Some(code) if is_connection(code) => Self::Connection,
             // insufficient_resources: disk full, out of memory, too many connections.
             Some(code) if code.starts_with("53") => Self::Retry,
@@ -57,6 +60,12 @@ impl Fault {
         );
         if ours { Self::Poison(error) } else { transport }
     }
+}
+
+/// Whether a unique violation says that what this batch makes is there already.
+fn made_before(error: &sqlx::Error) -> bool {
+    let constraint = error.as_database_error().and_then(|error| error.constraint());
+    matches!(constraint, Some("idempotency_responses_id" | "transfers_id" | "accounts_id" | "postings_id"))
 }
 
 fn code(error: &sqlx::Error) -> Option<String> {

@@ -52,6 +52,11 @@ impl Lane {
         &self.shared
     }
 
+    /// Gives the session up; the next use opens another.
+    pub(super) fn drop_session(&mut self) {
+        self.session = None;
+    }
+
     /// The session, opened if there is none.
     pub(super) async fn session(&mut self) -> Result<&mut Session, sqlx::Error> {
         let session = match self.session.take() {
@@ -98,6 +103,9 @@ impl Lane {
                     if key_taken > MAX_TOGETHER && !alone {
                         return Next::OneByOne;
                     }
+                    if key_taken > MAX_TOGETHER {
+                        tokio::time::sleep(RETRY_PAUSE).await;
+                    }
                 }
                 Fault::Retry => tokio::time::sleep(RETRY_PAUSE).await,
                 Fault::SchemaChanged if schema_changes < MAX_SCHEMA_CHANGES => {
@@ -126,8 +134,7 @@ impl Lane {
     fn refuse(&self, work: &mut Work, reason: &str) {
         for job in work.open.drain(..) {
             tracing::error!(operation = job.submission.operation.name(), reason, "an operation fails by itself");
-            let error = if job.unknown { SubmitError::Unavailable } else { SubmitError::Failed };
-            job.fail(error);
+            job.fail(SubmitError::Failed);
         }
     }
 

@@ -49,14 +49,16 @@ impl Job {
         self.entry.finish(record);
     }
 
-    /// Answers that there is no answer. Whoever waits for the same key tries by itself.
+    /// Answers that there is no answer. Whoever waits for the same key tries by itself. Where a COMMIT got no answer, no
+    /// error may say that nothing happened.
     pub(crate) fn fail(self, error: SubmitError) {
+        let error = if self.unknown { SubmitError::Unavailable } else { error };
         let _client_gone = self.reply.send(Err(error));
     }
 
     /// Answers a job that is past its deadline with what is known of it.
     pub(crate) fn expire(self) {
-        let error = if self.contended && !self.unknown { SubmitError::Contended } else { SubmitError::Unavailable };
+        let error = if self.contended { SubmitError::Contended } else { SubmitError::Unavailable };
         self.fail(error);
     }
 }

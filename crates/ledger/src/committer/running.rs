@@ -27,7 +27,8 @@ pub(crate) enum Entered {
 /// The place of the first request with a key. Dropping it lets the duplicates try by themselves.
 pub(crate) struct Entry {
     running: Running,
-    key: KeyHash,
+    /// `None` once it has left: the key may be another request's by then.
+    key: Option<KeyHash>,
 }
 
 impl Running {
@@ -43,15 +44,15 @@ impl Running {
             return Entered::Wait(receiver);
         }
         keys.insert(key, Waiters::new());
-        Entered::First(Entry { running: self.clone(), key })
+        Entered::First(Entry { running: self.clone(), key: Some(key) })
     }
 }
 
 impl Entry {
     /// Hands the record to every duplicate that waits.
-    pub(crate) fn finish(self, record: Record) {
+    pub(crate) fn finish(mut self, record: Record) {
         // Removed only here, after the record is committed and visible: who comes later finds it in the database.
-        let waiters = self.running.lock().remove(&self.key).unwrap_or_default();
+        let waiters = self.leave();
         if waiters.is_empty() {
             return;
         }
@@ -60,10 +61,14 @@ impl Entry {
             let _client_gone = waiter.send(Arc::clone(&record));
         }
     }
+
+    fn leave(&mut self) -> Waiters {
+        self.key.take().and_then(|key| self.running.lock().remove(&key)).unwrap_or_default()
+    }
 }
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        self.running.lock().remove(&self.key);
+        drop(self.leave());
     }
 }

@@ -19,12 +19,17 @@ const LOCK_TIMEOUT_MS: u32 = 3_000;
 const STATEMENT_TIMEOUT_MS: u32 = 5_000;
 /// A process that is frozen between numbering and COMMIT holds the stream no longer than this.
 const IDLE_IN_TRANSACTION_TIMEOUT_MS: u32 = 1_000;
+/// How long a rollback may take before the connection counts as lost.
+const ROLL_BACK_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long opening a session may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// One connection that belongs to one committer task.
 pub(crate) struct Session {
     pub(crate) connection: PgConnection,
+    /// Whether this session has made a COMMIT durable. Until then, what it finds may stem from a COMMIT that got no answer,
+    /// and is not shown before a COMMIT that writes has covered the older log (I6).
+    pub(crate) covered: bool,
     notices: Arc<AtomicBool>,
     dispatch: Dispatch,
 }
@@ -52,7 +57,7 @@ impl Session {
             .map_err(|_elapsed| sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()))??;
         let notices = Arc::new(AtomicBool::new(false));
         let dispatch = Dispatch::new(NoticeWatch(Arc::clone(&notices)));
-        Ok(Self { connection, notices, dispatch })
+        Ok(Self { connection, covered: false, notices, dispatch })
     }
 
     /// Begins; `settings` are statements such as `SET LOCAL` that travel with it.
@@ -63,8 +68,10 @@ impl Session {
 
     /// Rolls back. A session in which that fails is not used again.
     pub(crate) async fn roll_back(&mut self) -> Result<(), Fault> {
-        self.connection.execute(sqlx::raw_sql("ROLLBACK")).await.map_err(|_| Fault::Connection)?;
-        Ok(())
+        match tokio::time::timeout(ROLL_BACK_TIMEOUT, self.connection.execute(sqlx::raw_sql("ROLLBACK"))).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(Fault::Connection),
+        }
     }
 
     /// Commits, and tells a commit that is durable from one that may not be.
@@ -83,7 +90,10 @@ impl Session {
                 tracing::warn!("COMMIT drew a warning; whether it is durable is not known yet");
                 Err(Fault::Unknown)
             }
-            Ok(_) => Ok(()),
+            Ok(_) => {
+                self.covered = true;
+                Ok(())
+            }
             Err(error) => Err(Fault::at_commit(error)),
         }
     }

@@ -118,9 +118,7 @@ async fn a_process_that_freezes_before_its_commit_delays_the_others_and_fails_no
         tokio::spawn(async move { client.try_transfer(&key, &world, &account, 1).await })
     };
     // It stands between numbering and COMMIT and holds the accounts and the stream.
-    let numbered = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'oncepost-committer' \
-                    AND state = 'idle in transaction' AND query LIKE 'INSERT INTO outbox%'";
-    until("the process to freeze", async || books.count(numbered).await == 1).await;
+    until("the process to freeze", async || frozen.said("failpoint").is_some()).await;
     for _ in 0..20 {
         let reply = client.transfer(&client.fresh_key(), &world, &account, 1).await;
         assert_eq!(reply.status, 201, "{reply:?}");

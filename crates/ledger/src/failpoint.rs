@@ -45,6 +45,8 @@ mod armed {
             if failpoint.hits.fetch_add(1, Ordering::SeqCst).checked_add(1) != Some(failpoint.nth) {
                 continue;
             }
+            // Said before it is done: whoever waits for this moment reads it in the log.
+            tracing::warn!(failpoint = name, action = failpoint.action, "failpoint");
             match failpoint.action.as_str() {
                 "kill" => signal("-KILL"),
                 "pause" => signal("-STOP"),
@@ -55,7 +57,8 @@ mod armed {
 
     /// A signal to this process by the shell's `kill`, since the crate takes no unsafe code and no dependency for it.
     fn signal(signal: &str) {
-        let status = Command::new("kill").args([signal, &std::process::id().to_string()]).status();
-        tracing::warn!(?status, signal, "failpoint");
+        if let Err(error) = Command::new("kill").args([signal, &std::process::id().to_string()]).status() {
+            tracing::error!(%error, signal, "a failpoint could not act");
+        }
     }
 }

@@ -176,6 +176,11 @@ impl Book {
         self.accounts.get(&id).map(|entry| &entry.account)
     }
 
+    /// Whether no row was locked.
+    pub fn is_empty(&self) -> bool {
+        self.accounts.is_empty()
+    }
+
     /// The accounts whose balances the operations so far have changed, in the order of their ids.
     pub fn changed(&self) -> impl Iterator<Item = &BookAccount> {
         self.accounts.values().filter(|entry| entry.changed).map(|entry| &entry.account)

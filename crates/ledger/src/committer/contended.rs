@@ -4,8 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use super::Shared;
-use super::batch::{Locking, still_locked};
+use super::batch::Locking;
 use super::lane::{Lane, expire};
+use super::lock::still_locked;
 use super::queue::Job;
 use crate::account::AccountId;
 

@@ -6,6 +6,8 @@ pub(crate) enum Fault {
     /// Fewer records were inserted than sent, or an id of this batch stands already: another process owns a key, or an
     /// earlier run of the batch took effect after all. Rolled back; the look-up finds it next time.
     KeyTaken,
+    /// Another process has given out the positions that this batch took to be free. Rolled back; they are read next time.
+    PositionTaken,
     /// A lock, a deadlock or a resource of the server: rolled back, and worth another try.
     Retry,
     /// The schema changed under the session's prepared statements: the same batch on a new connection.
@@ -30,6 +32,7 @@ impl Fault {
             // believes it to be. Whatever it is, a new session is outside of it.
             Some(code) if code.starts_with("25") => Self::Connection,
             Some("23505") if made_before(&error) => Self::KeyTaken,
+            Some("23505") if constraint(&error) == Some("outbox_position") => Self::PositionTaken,
             Some(code) if is_connection(code) => Self::Connection,
             // insufficient_resources: disk full, out of memory, too many connections.
             Some(code) if code.starts_with("53") => Self::Retry,
@@ -64,8 +67,11 @@ impl Fault {
 
 /// Whether a unique violation says that what this batch makes is there already.
 fn made_before(error: &sqlx::Error) -> bool {
-    let constraint = error.as_database_error().and_then(|error| error.constraint());
-    matches!(constraint, Some("idempotency_responses_id" | "transfers_id" | "accounts_id" | "postings_id"))
+    matches!(constraint(error), Some("idempotency_responses_id" | "transfers_id" | "accounts_id" | "postings_id"))
+}
+
+fn constraint(error: &sqlx::Error) -> Option<&str> {
+    error.as_database_error().and_then(|error| error.constraint())
 }
 
 fn code(error: &sqlx::Error) -> Option<String> {

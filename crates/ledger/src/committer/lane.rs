@@ -1,5 +1,6 @@
 //! The first committer: takes whatever gathered and runs it until each operation has an outcome.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Shared;
@@ -18,6 +19,11 @@ const RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// How long the second committer tries for an operation whose accounts others hold.
 const CONTENDED_DEADLINE: Duration = Duration::from_secs(2);
 
+/// How long a transaction that was begun ahead waits for a batch: well within the time that the server gives it.
+const AHEAD_FOR: Duration = Duration::from_millis(200);
+/// How long BEGIN may take before the connection counts as lost.
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// A committer's session, opened when it is needed and after it was lost.
 pub(super) struct Lane {
     shared: Shared,
@@ -27,13 +33,14 @@ pub(super) struct Lane {
 /// The first committer's task. What finds an account locked by others goes to the second.
 pub(super) async fn run(shared: Shared) {
     let mut lane = Lane::new(shared);
-    while let Some(jobs) = lane.shared.queue.take().await {
+    while let Some(jobs) = lane.next_jobs().await {
         for mut job in lane.commit(jobs, Locking::Skip).await {
             job.contended = true;
             job.deadline = job.deadline.min(Instant::now() + CONTENDED_DEADLINE);
             metrics::counter!("oncepost_contended_total").increment(1);
             lane.shared.contended.put(job);
         }
+        lane.begin_ahead().await;
     }
 }
 
@@ -64,6 +71,31 @@ impl Lane {
             None => Session::open(&self.shared.database).await?,
         };
         Ok(self.session.insert(session))
+    }
+
+    /// What waits, once something does; `None` when the queue is closed and empty.
+    async fn next_jobs(&mut self) -> Option<Vec<Job>> {
+        let queue = Arc::clone(&self.shared.queue);
+        match queue.take_within(AHEAD_FOR).await {
+            Some(jobs) if jobs.is_empty() => {
+                if let Some(session) = &mut self.session
+                    && session.roll_back().await.is_err()
+                {
+                    self.session = None;
+                }
+                queue.take().await
+            }
+            taken => taken,
+        }
+    }
+
+    /// Begins the next batch's transaction while its clients still think. It holds no lock and no snapshot.
+    async fn begin_ahead(&mut self) {
+        if let Some(session) = &mut self.session
+            && !matches!(tokio::time::timeout(BEGIN_TIMEOUT, session.begin()).await, Ok(Ok(())))
+        {
+            self.session = None;
+        }
     }
 
     /// Commits the jobs and answers them, or answers why not; returns those whose accounts others hold. A batch that fails
@@ -107,6 +139,8 @@ impl Lane {
                         tokio::time::sleep(RETRY_PAUSE).await;
                     }
                 }
+                // At most once a second, since the next batches read the positions.
+                Fault::PositionTaken => {}
                 Fault::Retry => tokio::time::sleep(RETRY_PAUSE).await,
                 Fault::SchemaChanged if schema_changes < MAX_SCHEMA_CHANGES => {
                     schema_changes = schema_changes.saturating_add(1);

@@ -7,24 +7,28 @@
 //! | 1 look up | the records of the batch's keys, under every secret | found → answered from the record; nothing locked |
 //! | 2 lock | the accounts of the rest, in ascending order, `FOR NO KEY UPDATE SKIP LOCKED` | locked by others → the second committer. Never waits, so no deadlock, and no one waits for a stranger's lock |
 //! | 3 decide | pure, in arrival order, on the book of locked rows | operations of one batch see each other |
-//! | 4 write | records, answers, balances, accounts, transfers, postings; at last the stream row is locked: one statement of arrays | every outcome inserts its record; one that is not inserted belongs to another process: roll back, run again, and step 1 finds it |
-//! | 5 number | the outbox rows continue the stream's positions | dense and in commit order (I7), since the stream's lock is held. Last and shortest lock |
+//! | 4 write | records, answers, balances, transfers, postings: one statement of arrays | every outcome inserts its record; one that is not inserted belongs to another process: roll back, run again, and step 1 finds it |
+//! | 5 number | the stream row is locked, and the outbox rows continue its positions | dense and in commit order (I7), since the stream's lock is held. Last and shortest lock |
 //! | 6 commit | then everyone is answered | I6 |
 //!
-//! That is six round trips: look up, BEGIN, lock, write, number, COMMIT. Locks are taken in one order: accounts, records,
-//! stream. Sessions are the committer's own, outside any pool; it never takes a second
-//! connection inside a batch.
+//! The usual batch takes three round trips and one that its clients don't wait for: BEGIN is sent ahead, while they think;
+//! the accounts are locked by a statement that looks for the records first and locks nothing where one stands, so the
+//! records are read only then; the statement that writes also numbers, where the session knows the last position, and is
+//! refused by the outbox's key where it is mistaken; COMMIT. Locks are taken in one order: accounts, records, stream.
+//! Sessions are the committer's own, outside any pool; it never takes a second connection inside a batch.
 //!
-//! `batch` holds those steps, `fault` sorts what may go wrong in them, `lane` runs batches again until each operation has
+//! `batch` holds those steps, `lock` and `write` their statements, `fault` sorts what may go wrong in them, `lane` runs batches again until each operation has
 //! an outcome, `contended` is the second committer, `queue` and `running` bound and join what waits.
 
 mod batch;
 mod contended;
 mod fault;
 mod lane;
+mod lock;
 mod queue;
 mod running;
 mod session;
+mod write;
 
 use std::sync::Arc;
 
@@ -34,7 +38,7 @@ use crate::database::Database;
 use crate::idempotency::Secrets;
 use crate::scope::Shard;
 
-pub(crate) use batch::look_up;
+pub(crate) use lock::look_up;
 pub(crate) use queue::{Job, Queue};
 pub(crate) use running::{Entered, Running};
 

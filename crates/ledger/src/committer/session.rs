@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{Connection, Executor};
@@ -30,6 +30,10 @@ pub(crate) struct Session {
     /// Whether this session has made a COMMIT durable. Until then, what it finds may stem from a COMMIT that got no answer,
     /// and is not shown before a COMMIT that writes has covered the older log (I6).
     pub(crate) covered: bool,
+    /// Where the stream ends.
+    pub(crate) positions: Positions,
+    /// Whether a transaction is open.
+    begun: bool,
     notices: Arc<AtomicBool>,
     dispatch: Dispatch,
 }
@@ -57,17 +61,29 @@ impl Session {
             .map_err(|_elapsed| sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()))??;
         let notices = Arc::new(AtomicBool::new(false));
         let dispatch = Dispatch::new(NoticeWatch(Arc::clone(&notices)));
-        Ok(Self { connection, covered: false, notices, dispatch })
+        Ok(Self { connection, covered: false, positions: Positions::default(), begun: false, notices, dispatch })
     }
 
-    /// Begins; `settings` are statements such as `SET LOCAL` that travel with it.
-    pub(crate) async fn begin(&mut self, settings: &'static str) -> Result<(), Fault> {
-        self.connection.execute(sqlx::raw_sql(settings)).await.map_err(Fault::before_commit)?;
+    /// Begins, unless that was done ahead.
+    pub(crate) async fn begin(&mut self) -> Result<(), Fault> {
+        if !self.begun {
+            self.set("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE").await?;
+            self.begun = true;
+        }
         Ok(())
     }
 
-    /// Rolls back. A session in which that fails is not used again.
+    /// Runs a statement without parameters, such as `SET LOCAL`.
+    pub(crate) async fn set(&mut self, statement: &'static str) -> Result<(), Fault> {
+        self.connection.execute(sqlx::raw_sql(statement)).await.map_err(Fault::before_commit)?;
+        Ok(())
+    }
+
+    /// Rolls back, if a transaction is open. A session in which that fails is not used again.
     pub(crate) async fn roll_back(&mut self) -> Result<(), Fault> {
+        if !std::mem::take(&mut self.begun) {
+            return Ok(());
+        }
         match tokio::time::timeout(ROLL_BACK_TIMEOUT, self.connection.execute(sqlx::raw_sql("ROLLBACK"))).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(_)) | Err(_) => Err(Fault::Connection),
@@ -79,6 +95,7 @@ impl Session {
     /// The statement time-out is disarmed in the same round trip: a cancelled wait for a synchronous standby would report
     /// success with no more than a warning. A warning of any kind therefore counts as unknown.
     pub(crate) async fn commit(&mut self) -> Result<(), Fault> {
+        self.begun = false;
         self.notices.store(false, Ordering::SeqCst);
         let committed = self
             .connection
@@ -96,6 +113,36 @@ impl Session {
             }
             Err(error) => Err(Fault::at_commit(error)),
         }
+    }
+}
+
+/// How long positions are read anew for each batch after another process has given some out.
+const SHARED_FOR: Duration = Duration::from_secs(1);
+
+/// What a session knows of the end of its shard's stream. It serves as a guess that saves a round trip: a wrong one is
+/// refused by the outbox's key, since positions are only ever added.
+#[derive(Debug, Default)]
+pub(crate) struct Positions {
+    last: Option<i64>,
+    /// Another process gives out positions, too.
+    shared_until: Option<Instant>,
+}
+
+impl Positions {
+    /// The last position, as far as this session knows and may rely on it.
+    pub(crate) fn known(&self) -> Option<i64> {
+        self.last.filter(|_| self.shared_until.is_none_or(|until| until <= Instant::now()))
+    }
+
+    /// A batch of this session is committed; `last` is its last event's position, if it has events.
+    pub(crate) fn committed(&mut self, last: Option<i64>) {
+        self.last = last.or(self.last);
+    }
+
+    /// The guess was wrong.
+    pub(crate) fn taken(&mut self) {
+        self.last = None;
+        self.shared_until = Some(Instant::now() + SHARED_FOR);
     }
 }
 

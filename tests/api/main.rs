@@ -1,6 +1,9 @@
 //! The API as its clients meet it: real processes over HTTP, two of them on one database where it is about concurrency.
 
+mod accepted;
 mod answers;
+mod faults;
 mod locks;
 mod plans;
 mod races;
+mod records;

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use axum::http::HeaderValue;
-use ledger::{Database, Secret, Secrets};
+use ledger::{Database, Retention, Secret, Secrets};
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::api_key::Peppers;
@@ -101,6 +101,7 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
         let secrets = self.secrets(profile);
         let peppers = self.peppers(profile);
         let pool_size = self.within("DATABASE_POOL_SIZE", POOL_SIZES).unwrap_or(DEFAULT_POOL_SIZE);
+        let retention = self.retention_days();
         let conflict_status = self.parsed("IDEMPOTENCY_CONFLICT_STATUS", "422 or 409", |text| match text {
             "422" => Some(ConflictStatus::UnprocessableContent),
             "409" => Some(ConflictStatus::Conflict),
@@ -115,7 +116,7 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
         match (database, secrets, peppers) {
             (Some(database), Some(secrets), Some(peppers)) if self.faults.is_empty() => Ok(ServerConfig {
                 listen: listen.unwrap_or(SocketAddr::from((Ipv4Addr::LOCALHOST, 8080))),
-                ledger: ledger::Settings { database, secrets, pool_size },
+                ledger: ledger::Settings { database, secrets, pool_size, retention },
                 key_pool_size: KEY_POOL_SIZE,
                 peppers,
                 settings: Settings {
@@ -138,6 +139,23 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
             (Some(database), Some(peppers)) if self.faults.is_empty() => Ok(KeyConfig { database, peppers }),
             _ => Err(ConfigError { faults: self.faults }),
         }
+    }
+
+    /// What looking after retention needs.
+    ///
+    /// # Errors
+    /// Every fault at once.
+    pub fn retention(mut self) -> Result<(Database, Retention), ConfigError> {
+        let retention = self.retention_days();
+        match self.database() {
+            Some(database) if self.faults.is_empty() => Ok((database, retention)),
+            _ => Err(ConfigError { faults: self.faults }),
+        }
+    }
+
+    fn retention_days(&mut self) -> Retention {
+        let days = self.within("IDEMPOTENCY_RETENTION_DAYS", Retention::DAYS);
+        days.and_then(Retention::of_days).unwrap_or(Retention::DEFAULT)
     }
 
     /// What every other command needs.

@@ -12,7 +12,7 @@ use utoipa_axum::routes;
 use utoipa_swagger_ui::SwaggerUi;
 
 use crate::problem::ProblemKind;
-use crate::{Api, accounts, health, metrics, page, schema, transfers};
+use crate::{Api, accounts, health, keys, metrics, operations, page, schema, transfers};
 
 /// What the handlers' annotations don't say.
 #[derive(OpenApi)]
@@ -27,6 +27,8 @@ use crate::{Api, accounts, health, metrics, page, schema, transfers};
     tags(
         (name = "accounts", description = "Where money stands."),
         (name = "transfers", description = "Money that moves from a source, which is debited, to a destination, which is credited."),
+        (name = "accepted work", description = "Work that is accepted at once and done later."),
+        (name = "idempotency keys", description = "What became of them."),
         (name = "operations", description = "For those who run the service.")
     ),
     components(schemas(schema::RequestFault, schema::OriginalAnswer))
@@ -41,6 +43,8 @@ fn described_routes() -> (Router<Api>, Document) {
         .routes(routes!(accounts::postings))
         .routes(routes!(transfers::post, transfers::list))
         .routes(routes!(transfers::read))
+        .routes(routes!(operations::read))
+        .routes(routes!(keys::look_up))
         .routes(routes!(health::live))
         .routes(routes!(health::ready))
         .routes(routes!(metrics::read))
@@ -80,7 +84,7 @@ fn complete(described: &Document) -> Value {
         if let Some(Value::Object(all)) = components.get_mut("schemas") {
             all.extend(schemas);
             // The bodies of requests, of which unknown members are refused.
-            for name in ["OpenAccount", "PostTransfer"] {
+            for name in ["OpenAccount", "PostTransfer", "LookUpKey"] {
                 let Some(Value::Object(body)) = all.get_mut(name) else { continue };
                 body.insert("additionalProperties".to_owned(), Value::Bool(false));
                 if let Some(Value::Object(currency)) =
@@ -130,14 +134,14 @@ fn problems(path: &str, method: &str) -> Vec<ProblemKind> {
         problems.push(P::NotFound);
     }
     if method == "post" {
+        problems.extend([P::BodyTooLarge, P::UnsupportedMediaType, P::IdempotencyKeyEnvironmentMismatch]);
+    }
+    if keyed(path, method) {
         problems.extend([
             P::IdempotencyKeyMissing,
             P::IdempotencyKeyMalformed,
             P::RequestInProgress,
-            P::BodyTooLarge,
-            P::UnsupportedMediaType,
             P::IdempotencyKeyReused,
-            P::IdempotencyKeyEnvironmentMismatch,
             P::IdempotencyKeyExpired,
         ]);
     }
@@ -155,6 +159,60 @@ fn problems(path: &str, method: &str) -> Vec<ProblemKind> {
     problems
 }
 
+/// Whether an operation carries an `Idempotency-Key`. Asking about a key carries none: it runs nothing.
+fn keyed(path: &str, method: &str) -> bool {
+    method == "post" && path.starts_with("/v1/") && path != "/v1/idempotency-keys/lookup"
+}
+
+/// What every request under a key may be answered beside 201: a dry run, and work that is accepted.
+fn complete_keyed(responses: &mut Map<String, Value>) {
+    if let Some(content) = responses.get("201").and_then(|made| made.get("content")).cloned() {
+        let description =
+            "With `dry_run=true`: what the request would come to. Nothing was made; the id names nothing.";
+        responses.insert("200".to_owned(), json!({"description": description, "content": content}));
+    }
+    let description = "With `Prefer: respond-async`: the work is accepted, and done later.";
+    let schema = json!({"$ref": "#/components/schemas/Operation"});
+    let accepted = json!({"description": description, "content": {"application/json": {"schema": schema}}});
+    responses.insert("202".to_owned(), accepted);
+}
+
+/// The parameters of every request under a key.
+fn keyed_parameters() -> [Value; 4] {
+    [
+        json!({
+            "name": "Idempotency-Key",
+            "in": "header",
+            "required": true,
+            "description": "A fresh random value for each intent, and the same one for each retry of it. Bare, or as a quoted string. A dry run needs none.",
+            "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[\\x21\\x23-\\x2B\\x2D-\\x3A\\x3C-\\x5B\\x5D-\\x7E]+$"},
+            "example": "4f8c9a57-6f0e-4be1-9ad0-3c1f6d2b7e10"
+        }),
+        json!({
+            "name": "dry_run",
+            "in": "query",
+            "required": false,
+            "description": "`true` has the request decided and answered, and nothing recorded.",
+            "schema": {"type": "boolean"}
+        }),
+        json!({
+            "name": "Prefer",
+            "in": "header",
+            "required": false,
+            "description": "RFC 7240. `respond-async` accepts the work at once and does it later; with `wait=N` it is tried for N seconds first. `wait=N` alone shortens the wait for a running original.",
+            "schema": {"type": "string", "pattern": "^[\\x20-\\x7E]*$"},
+            "example": "respond-async"
+        }),
+        json!({
+            "name": "Oncepost-Fault",
+            "in": "header",
+            "required": false,
+            "description": "Only in the test environment, for trying out retries: the first answer is lost, late or refused; a replay comes through.",
+            "schema": {"type": "string", "pattern": "^(drop-reply|delay=([1-9]?[0-9]{1,3}|1[0-9]{4}|2[0-9]{4}|30000)|fail-before-commit|fail-after-commit)$"}
+        }),
+    ]
+}
+
 fn complete_operation(path: &str, method: &str, operation: &mut Value) {
     let mut by_status: BTreeMap<u16, Vec<ProblemKind>> = BTreeMap::new();
     for kind in problems(path, method) {
@@ -164,6 +222,9 @@ fn complete_operation(path: &str, method: &str, operation: &mut Value) {
         }
     }
     if let Some(Value::Object(responses)) = operation.get_mut("responses") {
+        if keyed(path, method) {
+            complete_keyed(responses);
+        }
         for (status, kinds) in by_status {
             let description = kinds.iter().map(|kind| format!("`{}`", kind.name())).collect::<Vec<_>>().join(", ");
             let mut schemas: Vec<Value> = kinds
@@ -190,19 +251,12 @@ fn complete_operation(path: &str, method: &str, operation: &mut Value) {
     {
         name.insert("enum".to_owned(), json!(ProblemKind::ALL.map(ProblemKind::name)));
     }
-    if method == "post"
+    if keyed(path, method)
         && let Value::Object(operation) = operation
     {
         let parameters = operation.entry("parameters").or_insert_with(|| json!([]));
         if let Value::Array(parameters) = parameters {
-            parameters.push(json!({
-                "name": "Idempotency-Key",
-                "in": "header",
-                "required": true,
-                "description": "A fresh random value for each intent, and the same one for each retry of it. Bare, or as a quoted string.",
-                "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[\\x21\\x23-\\x2B\\x2D-\\x3A\\x3C-\\x5B\\x5D-\\x7E]+$"},
-                "example": "4f8c9a57-6f0e-4be1-9ad0-3c1f6d2b7e10"
-            }));
+            parameters.extend(keyed_parameters());
         }
     }
 }
@@ -214,15 +268,20 @@ fn headers(path: &str, method: &str, status: &str) -> Value {
         headers.insert(name.to_owned(), json!({"description": description, "schema": schema, "required": required}));
     };
     let text = || json!({"type": "string"});
-    let post = method == "post" && path.starts_with("/v1/");
+    let post = keyed(path, method);
     declare("X-Request-Id", "Names this answer; fresh for each.", json!({"type": "string", "format": "uuid"}), true);
     if path.starts_with("/v1/") {
         declare("Cache-Control", "Always `no-store`.", text(), true);
     }
-    if post && status == "201" {
+    if post && (status == "201" || status == "202") {
         declare("Location", "Where the resource that was made is found.", text(), true);
     }
-    if post && (status == "201" || status == "422") {
+    if post && status == "202" {
+        let seconds = json!({"type": "integer"});
+        declare("Retry-After", "Seconds until the operation is worth asking for again.", seconds, true);
+        declare("Preference-Applied", "Always `respond-async`.", text(), true);
+    }
+    if post && (status == "201" || status == "202" || status == "422") {
         declare(
             "Idempotent-Replayed",
             "`true` on an answer that was given before; otherwise absent.",

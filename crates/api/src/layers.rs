@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use crate::metrics;
 use crate::problem::{Problem, Unavailability};
+use crate::staged_fault::Staged;
 
 /// How long a request may take from its header to its answer: the body's 10 s, the wait for a running original of 5 s.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
@@ -72,6 +73,9 @@ pub(crate) async fn surround(mut request: Request, next: Next) -> Response {
     }
     if uri.path().starts_with("/v1/") {
         response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    }
+    if let Some(Staged::Delay(delay)) = response.extensions().get() {
+        tokio::time::sleep(*delay).await;
     }
     trace(id, &endpoint, &method, &response, problem.as_ref(), begun.elapsed());
     metrics::count_request(endpoint, &method, response.status(), begun.elapsed());

@@ -16,15 +16,19 @@ mod get;
 mod health;
 mod idempotency_key;
 mod json;
+mod keys;
 mod layers;
 mod members;
 pub mod metrics;
+mod operations;
 mod page;
 mod parameters;
 mod post;
+mod prefer;
 mod problem;
 mod schema;
 mod server;
+mod staged_fault;
 mod transfers;
 
 use std::sync::Arc;
@@ -179,8 +183,20 @@ fn cors(origins: &CorsOrigins) -> Option<CorsLayer> {
         CorsLayer::new()
             .allow_origin(allowed)
             .allow_methods([Method::GET, Method::HEAD, Method::POST])
-            .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE, idempotency_key::IDEMPOTENCY_KEY])
-            .expose_headers([header::LOCATION, header::RETRY_AFTER, replayed, layers::X_REQUEST_ID])
+            .allow_headers([
+                header::AUTHORIZATION,
+                header::CONTENT_TYPE,
+                idempotency_key::IDEMPOTENCY_KEY,
+                prefer::PREFER,
+                staged_fault::ONCEPOST_FAULT,
+            ])
+            .expose_headers([
+                header::LOCATION,
+                header::RETRY_AFTER,
+                replayed,
+                prefer::PREFERENCE_APPLIED,
+                layers::X_REQUEST_ID,
+            ])
             .max_age(PREFLIGHT_KEPT),
     )
 }

@@ -12,7 +12,7 @@ use api::config::{ServerConfig, process_variables};
 use api::{Api, listen, metrics, openapi_document, serve};
 use clap::{Parser, Subcommand};
 use ledger::principal::Principals;
-use ledger::{Audit, Ledger};
+use ledger::{Audit, Kept, Ledger};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::Directive;
@@ -39,6 +39,8 @@ enum Command {
     },
     /// Proves the books: prints every broken promise and exits with 1 if there is one.
     Audit,
+    /// Drops the answers that are past their retention and makes room for days to come, as a running server does by itself.
+    Retention,
     /// Tenants: the customers of the ledger.
     #[command(subcommand)]
     Tenants(TenantsCommand),
@@ -76,6 +78,7 @@ async fn main() -> ExitCode {
         Command::Serve => run_server().await,
         Command::Migrate { app_role } => migrate(app_role.as_deref()).await,
         Command::Audit => audit().await,
+        Command::Retention => keep_retention().await,
         Command::Tenants(command) => administration::tenants(command).await,
         Command::Principals(command) => administration::principals(command).await,
         Command::Keys(command) => administration::keys(command).await,
@@ -116,6 +119,12 @@ async fn audit() -> Result<(), Failure> {
     let findings = Audit::run(&process_variables().database_only()?).await?;
     findings.iter().try_for_each(|finding| print(format!("{finding}\n")))?;
     if findings.is_empty() { Ok(()) } else { Err(Failure("the books break a promise".to_owned())) }
+}
+
+async fn keep_retention() -> Result<(), Failure> {
+    let (database, retention) = process_variables().retention()?;
+    let Kept { added, dropped } = retention.keep_now(&database).await?;
+    print(format!("{added} days added, {dropped} dropped\n"))
 }
 
 fn print(text: impl fmt::Display) -> Result<(), Failure> {

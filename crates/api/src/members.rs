@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use ledger::{AccountId, Amount, Balance, Currency, MAX_MINOR_UNITS, Metadata, Text};
+use ledger::{AccountId, Amount, Balance, Currency, IdempotencyKey, MAX_MINOR_UNITS, Metadata, Text};
 use uuid::Uuid;
 
 use crate::fault::{FAULTS_MAX, Fault, pointer};
@@ -125,6 +125,13 @@ impl<'a> Members<'a> {
         let value = self.required(name)?;
         let id = text(value).and_then(uuid).map(AccountId);
         self.note(name, id, "must be a UUID")
+    }
+
+    /// A required idempotency key, as it is meant and not as a header spells it.
+    pub(crate) fn idempotency_key(&mut self, name: &'static str) -> Option<IdempotencyKey> {
+        let value = self.required(name)?;
+        let key = text(value).and_then(|text| IdempotencyKey::new(text.to_owned()));
+        self.note(name, key, "must be a string of 1 to 255 printable ASCII characters")
     }
 
     /// An optional text of at most `MAX` characters. `None` if it is faulty.

@@ -80,6 +80,11 @@ impl Parameters {
         self.read("limit", "must be an integer from 1 to 100", limit).unwrap_or(LIMIT_DEFAULT)
     }
 
+    /// A parameter that is `true` or `false`.
+    pub(crate) fn flag(&mut self, name: &'static str) -> Option<bool> {
+        self.read(name, "must be true or false", |text| text.parse().ok())
+    }
+
     pub(crate) fn id(&mut self, name: &'static str) -> Option<Uuid> {
         self.read(name, "must be a UUID", uuid)
     }

@@ -303,15 +303,26 @@ impl From<ReadError> for Problem {
 
 /// The first answer under a key, in short.
 #[derive(Serialize)]
-struct OriginalObject<'a> {
+pub(crate) struct OriginalObject {
     status: u16,
-    location: &'a Option<String>,
+    location: Option<String>,
     completed_at: String,
 }
 
-impl<'a> From<&'a Original> for OriginalObject<'a> {
-    fn from(original: &'a Original) -> Self {
-        Self { status: original.status, location: &original.location, completed_at: format_time(original.completed_at) }
+impl From<&Original> for OriginalObject {
+    fn from(original: &Original) -> Self {
+        let Original { status, operation, resource_id, completed_at } = original;
+        let made = match (*status, &**operation) {
+            (202, _) => Some("operations"),
+            (201, "account.open") => Some("accounts"),
+            (201, "transfer.post") => Some("transfers"),
+            _ => None,
+        };
+        Self {
+            status: *status,
+            location: made.map(|resource| format!("/v1/{resource}/{resource_id}")),
+            completed_at: format_time(*completed_at),
+        }
     }
 }
 
@@ -331,7 +342,7 @@ struct Object<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     used_in: Option<Environment>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    original: Option<OriginalObject<'a>>,
+    original: Option<OriginalObject>,
     #[serde(skip_serializing_if = "Option::is_none")]
     account_id: Option<ledger::AccountId>,
 }

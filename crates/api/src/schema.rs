@@ -167,6 +167,88 @@ pub(crate) struct TransferList {
     next_cursor: Option<String>,
 }
 
+/// How far accepted work has come.
+#[derive(ToSchema)]
+#[schema(rename_all = "lowercase")]
+pub(crate) enum OperationStatus {
+    Processing,
+    Succeeded,
+    Failed,
+}
+
+/// The final answer of accepted work.
+#[derive(ToSchema)]
+pub(crate) struct OperationResult {
+    /// The HTTP status that a retry of the request is answered with.
+    status: u16,
+    #[schema(required)]
+    location: Option<String>,
+    /// The body: what was made, or a problem.
+    #[schema(value_type = Object)]
+    body: serde_json::Value,
+}
+
+/// Work that is accepted at once and done later.
+#[derive(ToSchema)]
+pub(crate) struct Operation {
+    id: Uuid,
+    /// Always `operation`.
+    #[schema(pattern = "^operation$")]
+    object: String,
+    #[schema(inline)]
+    status: OperationStatus,
+    /// The parts that are done.
+    done: u32,
+    /// The parts that there are.
+    total: u32,
+    /// Null until it is done, and once the answer is past its retention.
+    #[schema(required)]
+    result: Option<OperationResult>,
+    created_at: OffsetDateTime,
+    #[schema(required)]
+    finished_at: Option<OffsetDateTime>,
+}
+
+/// Which key is asked about.
+#[derive(ToSchema)]
+pub(crate) struct LookUpKey {
+    /// The key as it is meant: without the quotes of a header.
+    #[schema(min_length = 1, max_length = 255, pattern = "^[\\x20-\\x7E]+$")]
+    key: String,
+}
+
+/// How far a key has come.
+#[derive(ToSchema)]
+#[schema(rename_all = "lowercase")]
+pub(crate) enum KeyState {
+    Unused,
+    Running,
+    Accepted,
+    Completed,
+    Expired,
+}
+
+/// What became of an idempotency key.
+#[derive(ToSchema)]
+pub(crate) struct IdempotencyKey {
+    /// Always `idempotency_key`.
+    #[schema(pattern = "^idempotency_key$")]
+    object: String,
+    #[schema(inline)]
+    state: KeyState,
+    /// What ran under it, such as `transfer.post`.
+    #[schema(required)]
+    operation: Option<String>,
+    /// How often it was sent, as far as it was counted.
+    attempts: u64,
+    #[schema(required)]
+    first_attempt_at: Option<OffsetDateTime>,
+    #[schema(required)]
+    last_attempt_at: Option<OffsetDateTime>,
+    #[schema(required)]
+    original: Option<OriginalAnswer>,
+}
+
 /// Which part of a list.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]

@@ -1,7 +1,6 @@
 //! Connections: accepted, told apart, timed and stopped here, because the usual server has no timer while it waits for a
 //! connection's first bytes, and none for a client that does not read.
 
-use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
@@ -19,6 +18,7 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulConnection;
+use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, watch};
@@ -28,7 +28,9 @@ use uuid::Uuid;
 
 use crate::Api;
 use crate::body::PatientBody;
+use crate::operations;
 use crate::problem::{Problem, Unavailability};
+use crate::staged_fault::Staged;
 
 /// Connections that wait in the kernel to be accepted.
 const BACKLOG: u32 = 1024;
@@ -80,6 +82,7 @@ pub async fn serve(listener: TcpListener, api: Api, stop: impl Future<Output = (
     let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
     let (stopping, told) = watch::channel(false);
     let router = api.router();
+    let left_behind = tokio::spawn(operations::finish_left_behind(api.clone()));
     let mut connections = JoinSet::new();
     let mut stop = pin!(stop);
 
@@ -112,6 +115,7 @@ pub async fn serve(listener: TcpListener, api: Api, stop: impl Future<Output = (
     }
 
     drop(listener);
+    left_behind.abort();
     api.stop();
     stopping.send_replace(true);
     let ended = async { while connections.join_next().await.is_some() {} };
@@ -200,7 +204,7 @@ async fn respond(
     mut router: Router,
     activity: Arc<Activity>,
     request: Request<Incoming>,
-) -> Result<Response<Body>, Infallible> {
+) -> Result<Response<Body>, Cut> {
     let _running = activity.begin();
     if request.headers().len() > HEADER_LINES_MAX {
         // Like the parser's own refusals, it comes before routing, and is bare.
@@ -209,8 +213,20 @@ async fn respond(
         return Ok(response);
     }
     let expects_continue = request.headers().contains_key(EXPECT);
-    router.call(request.map(|body| Body::new(PatientBody::new(body, expects_continue)))).await
+    let response = match router.call(request.map(|body| Body::new(PatientBody::new(body, expects_continue)))).await {
+        Ok(response) => response,
+        Err(never) => match never {},
+    };
+    match response.extensions().get() {
+        Some(Staged::DropReply) => Err(Cut),
+        Some(Staged::Delay(_) | Staged::Ledger(_)) | None => Ok(response),
+    }
 }
+
+/// The client asked to lose its answer: hyper closes the connection without one.
+#[derive(Debug, Error)]
+#[error("the answer is dropped, as was asked for")]
+struct Cut;
 
 /// Drives a connection to its end, which comes from the client, from one of hyper's timers, from idleness, or from a stop.
 async fn run<C: GracefulConnection>(connection: C, activity: &Activity, mut stopping: watch::Receiver<bool>) {

@@ -154,6 +154,17 @@ impl Audit {
                AND NOT EXISTS (SELECT FROM transfers t WHERE t.id = r.response_id AND r.operation = 'transfer.post')
                AND NOT EXISTS (SELECT FROM accounts a WHERE a.id = r.response_id AND r.operation = 'account.open')"
         );
+        rule!(
+            findings,
+            connection,
+            "I3",
+            "accepted work and the records that say so belong together until it is done",
+            "SELECT coalesce(encode(r.key_hash, 'hex'), o.id::text) AS subject
+             FROM (SELECT * FROM idempotency_records WHERE status = 202) r
+             FULL JOIN (SELECT id, shard, unnest(key_hashes) AS key_hash FROM operations WHERE status = 'processing') o
+               ON o.key_hash = r.key_hash AND o.shard = r.shard AND o.id = r.response_id
+             WHERE o.id IS NULL OR r.key_hash IS NULL"
+        );
         rule!(findings, connection, "I7", "positions of a shard are dense",
             "SELECT shard || '/' || position AS subject
              FROM (SELECT shard, position, lag(position) OVER (PARTITION BY shard ORDER BY position) AS before FROM outbox) o

@@ -68,8 +68,10 @@ impl Database {
                 "USAGE ON SCHEMA public",
                 "SELECT ON ALL TABLES IN SCHEMA public",
                 "INSERT ON tenants, principals, api_keys, accounts, transfers, postings, idempotency_records, \
-                 idempotency_responses, outbox, streams, relays",
-                "UPDATE ON api_keys, accounts, streams, relays",
+                 idempotency_responses, idempotency_secrets, idempotency_attempts, operations, outbox, streams, relays",
+                "UPDATE ON api_keys, accounts, idempotency_attempts, operations, streams, relays",
+                "UPDATE (status, response_id, completed_at) ON idempotency_records",
+                "EXECUTE ON FUNCTION add_response_days, drop_response_days",
             ] {
                 sqlx::raw_sql(AssertSqlSafe(format!("GRANT {grant} TO {role}"))).execute(&mut connection).await?;
             }

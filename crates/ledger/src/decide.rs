@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use crate::account::{Account, AccountId, AccountStatus, OpenAccount};
 use crate::money::{Balance, Currency};
+use crate::operation::{AcceptWork, AcceptedWork, OperationStatus};
 use crate::scope::{Environment, Scope, TenantId};
 use crate::text::Metadata;
 use crate::transfer::{PostTransfer, Posting, Transfer};
@@ -18,14 +19,17 @@ pub enum Operation {
     OpenAccount(OpenAccount),
     /// Moves money at once.
     PostTransfer(PostTransfer),
+    /// Takes work on, to be done later.
+    AcceptWork(AcceptWork),
 }
 
 impl Operation {
-    /// The name kept in the idempotency record.
-    pub const fn name(&self) -> &'static str {
+    /// The name kept in the idempotency record: accepted work has the name of what it will do.
+    pub fn name(&self) -> &'static str {
         match self {
             Self::OpenAccount(_) => "account.open",
             Self::PostTransfer(_) => "transfer.post",
+            Self::AcceptWork(accept) => accept.work.name(),
         }
     }
 
@@ -34,6 +38,7 @@ impl Operation {
         match self {
             Self::OpenAccount(open) => open.id.0,
             Self::PostTransfer(transfer) => transfer.id.0,
+            Self::AcceptWork(accept) => accept.id.0,
         }
     }
 
@@ -53,6 +58,7 @@ impl Operation {
                 let description = transfer.description.as_ref().map_or(0, |text| text.as_str().len());
                 description.saturating_add(metadata(&transfer.metadata))
             }
+            Self::AcceptWork(accept) => accept.work.weight(),
         };
         FIXED.saturating_add(text)
     }
@@ -60,7 +66,7 @@ impl Operation {
     /// The accounts whose rows `decide` needs, in no order.
     pub(crate) fn accounts(&self) -> impl Iterator<Item = AccountId> {
         match self {
-            Self::OpenAccount(_) => [None, None],
+            Self::OpenAccount(_) | Self::AcceptWork(_) => [None, None],
             Self::PostTransfer(transfer) => [Some(transfer.source), Some(transfer.destination)],
         }
         .into_iter()
@@ -117,6 +123,8 @@ pub enum Rejection {
 pub enum Effects {
     /// A new account.
     AccountOpened(Account),
+    /// Work that waits to be done.
+    WorkAccepted(AcceptedWork),
     /// A transfer with its two postings, the debit first. They sum to zero (I1).
     TransferPosted {
         /// The transfer.
@@ -190,7 +198,7 @@ impl Book {
     /// no book: its id is known to no one before the batch has committed.
     pub fn apply(&mut self, effects: &Effects) {
         match effects {
-            Effects::AccountOpened(_) => {}
+            Effects::AccountOpened(_) | Effects::WorkAccepted(_) => {}
             Effects::TransferPosted { debit, credit, .. } => {
                 for posting in [debit, credit] {
                     if let Some(entry) = self.accounts.get_mut(&posting.account_id) {
@@ -220,6 +228,15 @@ pub fn decide(book: &Book, scope: &Scope, operation: &Operation, now: OffsetDate
     match operation {
         Operation::OpenAccount(open) => Ok(open_account(scope, open, now)),
         Operation::PostTransfer(transfer) => post_transfer(book, scope, transfer, now),
+        Operation::AcceptWork(accept) => Ok(Effects::WorkAccepted(AcceptedWork {
+            id: accept.id,
+            status: OperationStatus::Processing,
+            done: 0,
+            total: 1,
+            result: None,
+            created_at: now,
+            finished_at: None,
+        })),
     }
 }
 

@@ -14,6 +14,19 @@ pub fn hit(name: &str) {
 #[inline(always)]
 pub const fn hit(_name: &str) {}
 
+/// Whether the variable has this place refuse: `name:refuse`, for as long as the process lives.
+#[cfg(debug_assertions)]
+pub fn refuses(name: &str) -> bool {
+    armed::refuses(name)
+}
+
+/// Never, but in debug builds.
+#[cfg(not(debug_assertions))]
+#[inline(always)]
+pub const fn refuses(_name: &str) -> bool {
+    false
+}
+
 #[cfg(debug_assertions)]
 mod armed {
     use std::process::Command;
@@ -38,6 +51,10 @@ mod armed {
             })
             .collect()
     });
+
+    pub(super) fn refuses(name: &str) -> bool {
+        FAILPOINTS.iter().any(|failpoint| failpoint.name == name && failpoint.action == "refuse")
+    }
 
     #[allow(clippy::panic, reason = "a failpoint panics because a test asked for it")]
     pub(super) fn hit(name: &str) {

@@ -168,29 +168,36 @@ impl Secrets {
         Ok(Self { write, look_up })
     }
 
+    /// Every hash under which a key's record may stand, the one to be written under first.
+    pub(crate) fn hashes(&self, scope: &Scope, key: &IdempotencyKey) -> Vec<KeyHash> {
+        self.all().map(|secret| hash(secret, scope, key)).collect()
+    }
+
+    /// Every secret, those to write with first.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Secret> {
+        self.write.iter().chain(&self.look_up)
+    }
+
     /// Everything that is stored of a key and a fingerprint, and nothing that they could be read from.
     pub(crate) fn seal(&self, scope: &Scope, key: &IdempotencyKey, fingerprint: &Fingerprint) -> SealedKey {
-        let hash = |secret: &Secret| {
-            KeyHash(secret.mac(&[scope.tenant.0.as_bytes(), scope.principal.0.as_bytes(), key.0.as_bytes()]))
-        };
         SealedKey {
             write: self
                 .write
                 .iter()
                 .map(|secret| SealedWrite {
-                    hash: hash(secret),
+                    hash: hash(secret, scope, key),
                     secret_id: secret.id.clone(),
                     members: seal_members(secret, fingerprint),
                 })
                 .collect(),
-            look_up: self.look_up.iter().map(hash).collect(),
+            look_up: self.look_up.iter().map(|secret| hash(secret, scope, key)).collect(),
         }
     }
 
     /// The names of the members that differ from a record, sorted. Names that only the first request had are not known,
     /// since names are not stored: the caller offers those that its routes know.
     fn differing(&self, record: &Record, fingerprint: &Fingerprint, known_names: &[&'static str]) -> Vec<String> {
-        let Some(secret) = self.write.iter().chain(&self.look_up).find(|secret| *secret.id == *record.secret_id) else {
+        let Some(secret) = self.all().find(|secret| *secret.id == *record.secret_id) else {
             return Vec::new();
         };
         let stored: Vec<([u8; TAG], [u8; TAG])> = record
@@ -212,6 +219,10 @@ impl Secrets {
         names.sort();
         names
     }
+}
+
+fn hash(secret: &Secret, scope: &Scope, key: &IdempotencyKey) -> KeyHash {
+    KeyHash(secret.mac(&[scope.tenant.0.as_bytes(), scope.principal.0.as_bytes(), key.0.as_bytes()]))
 }
 
 /// The bytes kept of a member's name and of its value: enough to tell a change, too few to search values by.
@@ -254,6 +265,9 @@ pub(crate) struct SealedWrite {
 }
 
 impl SealedKey {
+    /// For what has no key: the parts of accepted work.
+    pub(crate) const NONE: Self = Self { write: Vec::new(), look_up: Vec::new() };
+
     /// Every hash under which a record may stand.
     pub(crate) fn hashes(&self) -> impl Iterator<Item = KeyHash> {
         self.write.iter().map(|write| write.hash).chain(self.look_up.iter().copied())
@@ -283,6 +297,8 @@ pub struct Response {
 pub(crate) struct Record {
     pub(crate) secret_id: Cow<'static, str>,
     pub(crate) environment: Environment,
+    /// The name of what ran, or runs, under the key.
+    pub(crate) operation: Cow<'static, str>,
     pub(crate) fingerprint: [u8; 32],
     pub(crate) members: Vec<u8>,
     pub(crate) status: u16,
@@ -297,8 +313,10 @@ pub(crate) struct Record {
 pub struct Original {
     /// Its HTTP status.
     pub status: u16,
-    /// Where its resource is found, if it made one and the answer is still kept.
-    pub location: Option<String>,
+    /// The name of what ran, such as `transfer.post`.
+    pub operation: Cow<'static, str>,
+    /// What a success made, by its identifier.
+    pub resource_id: Uuid,
     /// When it was decided.
     pub completed_at: OffsetDateTime,
 }
@@ -332,10 +350,11 @@ pub enum Answer {
 }
 
 impl Record {
-    fn original(&self) -> Original {
+    pub(crate) fn original(&self) -> Original {
         Original {
             status: self.status,
-            location: self.response.as_ref().and_then(|response| response.location.clone()),
+            operation: self.operation.clone(),
+            resource_id: self.response_id,
             completed_at: self.completed_at,
         }
     }

@@ -1,25 +1,35 @@
 //! The ledger as its callers see it.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use sqlx::PgPool;
 use thiserror::Error;
+use time::OffsetDateTime;
 use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+use uuid::Uuid;
 
-use crate::committer::{Committer, Entered, Job, Queue, Running, look_up};
+use crate::attempts::Attempts;
+use crate::clock;
+use crate::committer::{Committer, Entered, Entry, Job, Queue, Run, Running, look_up, read_book};
 use crate::database::Database;
-use crate::idempotency::{Answer, Fingerprint, IdempotencyKey, Secrets};
-use crate::scope::{Scope, Shard};
-use crate::submission::{Submission, SubmitError};
+use crate::decide::{Effects, Operation, Rejection, decide};
+use crate::idempotency::{Answer, Fingerprint, IdempotencyKey, KeyHash, Original, Record, SealedKey, Secrets};
+use crate::operation::Unfinished;
+use crate::query::ReadError;
+use crate::retention::Retention;
+use crate::scope::{Environment, Scope, Shard};
+use crate::secret_registry::{self, SecretFault};
+use crate::submission::{Asked, Render, Submission, SubmitError};
 
 /// How long an operation may take through the committer before it is answered with what is known.
 const SUBMIT_DEADLINE: Duration = Duration::from_secs(5);
 /// How long a client waits for its outcome: the deadline, and the longest single step that a batch may be in by then.
 const SUBMIT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a duplicate waits for a running original.
-const DUPLICATE_WAIT: Duration = Duration::from_secs(5);
+/// The status of work that is accepted and not done.
+const ACCEPTED: u16 = 202;
 /// How long the database may take to say that it is there.
 const READY_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -32,6 +42,38 @@ pub struct Settings {
     pub secrets: Secrets,
     /// The most sessions for reading; the committers have two more for each shard.
     pub pool_size: u32,
+    /// How long answers are kept.
+    pub retention: Retention,
+}
+
+/// What became of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyUse {
+    /// How far it has come.
+    pub state: KeyState,
+    /// The environment in which it was used; the asking one's where it was not.
+    pub environment: Environment,
+    /// How often it was sent, as far as it was counted.
+    pub attempts: i64,
+    /// When it was last sent, as far as it was counted.
+    pub last_attempt_at: Option<OffsetDateTime>,
+    /// The first answer in short.
+    pub original: Option<Original>,
+}
+
+/// How far a key has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyState {
+    /// Nothing ran under it.
+    Unused,
+    /// The first request with it runs in this process.
+    Running,
+    /// Its work is accepted and not done.
+    Accepted,
+    /// It has its answer.
+    Completed,
+    /// It has its answer, whose bytes are no longer kept.
+    Expired,
 }
 
 /// Why a ledger doesn't open.
@@ -40,6 +82,9 @@ pub enum OpenError {
     /// PostgreSQL can't be reached, or its schema isn't there.
     #[error("the ledger can't be read: {0}")]
     Sql(#[from] sqlx::Error),
+    /// Records stand that the configured secrets would not find.
+    #[error("the idempotency secrets don't fit the records: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Secrets(Vec<SecretFault>),
 }
 
 /// A handle on the books; cheap to clone.
@@ -53,6 +98,19 @@ struct Inner {
     secrets: Arc<Secrets>,
     running: Running,
     committers: HashMap<Shard, Committer>,
+    attempts: Attempts,
+    /// What is looked after beside the money path. Ended with the ledger.
+    chores: Mutex<JoinSet<()>>,
+}
+
+/// Whose turn it is with a key.
+enum Turn {
+    /// The asking request's.
+    Mine(Entry),
+    /// No one's any more: the request before has left its record.
+    Recorded(Arc<Record>),
+    /// Still the request before's.
+    StillRunning,
 }
 
 impl Ledger {
@@ -61,8 +119,17 @@ impl Ledger {
     /// # Errors
     /// [`OpenError`] by variant.
     pub async fn open(settings: Settings) -> Result<Self, OpenError> {
-        let Settings { database, secrets, pool_size } = settings;
+        let Settings { database, secrets, pool_size, retention } = settings;
         let pool = database.pool(pool_size);
+        let faults = secret_registry::check(&pool, &secrets).await?;
+        if !faults.is_empty() {
+            return Err(OpenError::Secrets(faults));
+        }
+        // Before anything is answered, since an answer without a table for its day can't be recorded. Dropping may fail here
+        // and be done later.
+        if let Err(error) = retention.keep(&pool, clock::now()).await {
+            tracing::warn!(%error, "the days of answers can't be looked after yet");
+        }
         let secrets = Arc::new(secrets);
         let shards = sqlx::query_scalar!("SELECT shard FROM streams").fetch_all(&pool).await?;
         let committers = shards
@@ -70,7 +137,13 @@ impl Ledger {
             .map(Shard)
             .map(|shard| (shard, Committer::start(&database, Arc::clone(&secrets), shard)))
             .collect();
-        Ok(Self { inner: Arc::new(Inner { pool, secrets, running: Running::default(), committers }) })
+        let attempts = Attempts::default();
+        let mut chores = JoinSet::new();
+        chores.spawn(retention.run(pool.clone()));
+        chores.spawn(attempts.clone().run(pool.clone()));
+        let inner =
+            Inner { pool, secrets, running: Running::default(), committers, attempts, chores: Mutex::new(chores) };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     pub(crate) fn pool(&self) -> &PgPool {
@@ -87,33 +160,93 @@ impl Ledger {
     /// # Errors
     /// [`SubmitError`] by variant; all but [`SubmitError::Failed`] mean "same key again".
     pub async fn submit(&self, submission: Submission) -> Result<Answer, SubmitError> {
-        let started = Instant::now();
-        let queue = self.queue(submission.scope.shard)?;
-        let sealed = self.inner.secrets.seal(&submission.scope, &submission.key, &submission.fingerprint);
-        let entry = loop {
-            match self.inner.running.enter(sealed.primary()) {
-                Entered::First(entry) => break entry,
-                Entered::Wait(record) => {
-                    let left = DUPLICATE_WAIT.saturating_sub(started.elapsed());
-                    match tokio::time::timeout(left, record).await {
-                        Ok(Ok(record)) => {
-                            let Submission { scope, fingerprint, known_members, .. } = &submission;
-                            return Ok(record.judge(
-                                &self.inner.secrets,
-                                scope.environment,
-                                fingerprint,
-                                known_members,
-                            ));
-                        }
-                        // The original ended without a record, so this one may run.
-                        Ok(Err(_ended)) => {}
-                        Err(_elapsed) => return Ok(Answer::InProgress),
-                    }
-                }
+        let Submission { scope, key, fingerprint, known_members, operation, render, wait, staged_fault } = submission;
+        let sealed = self.inner.secrets.seal(&scope, &key, &fingerprint);
+        let (shard, primary) = (scope.shard, sealed.primary());
+        let asked = Asked { scope, fingerprint, known_members, operation, render, staged_fault };
+        let answer = match self.enter(primary, wait).await {
+            Turn::Mine(entry) => self.enqueue(asked, sealed, None, entry).await?,
+            Turn::Recorded(record) => {
+                record.judge(&self.inner.secrets, scope.environment, &asked.fingerprint, asked.known_members)
             }
+            Turn::StillRunning => Answer::InProgress,
         };
+        match &answer {
+            Answer::Fresh(_) | Answer::EnvironmentMismatch { .. } => {}
+            Answer::Replayed(_) | Answer::KeyReused { .. } | Answer::Expired { .. } | Answer::InProgress => {
+                self.inner.attempts.note(shard, primary);
+            }
+        }
+        Ok(answer)
+    }
+
+    /// Accepts work under its key: a submission of [`Operation::AcceptWork`]. Beside the answer, the work itself where this
+    /// call has accepted it, for the caller to run; whoever does not leaves it to be found unfinished.
+    ///
+    /// # Errors
+    /// As [`Ledger::submit`].
+    pub async fn accept(&self, submission: Submission) -> Result<(Answer, Option<Unfinished>), SubmitError> {
+        let unfinished = if let Operation::AcceptWork(accept) = &submission.operation {
+            let sealed = self.inner.secrets.seal(&submission.scope, &submission.key, &submission.fingerprint);
+            Some(Unfinished {
+                id: accept.id,
+                scope: submission.scope,
+                work: (*accept.work).clone(),
+                origin: accept.origin.clone(),
+                key_hashes: sealed.write.iter().map(|write| write.hash).collect(),
+            })
+        } else {
+            None
+        };
+        let answer = self.submit(submission).await?;
+        let accepted = matches!(answer, Answer::Fresh(_));
+        Ok((answer, unfinished.filter(|_| accepted)))
+    }
+
+    /// Runs accepted work to its end, once: where another process has done it or is doing it, this says
+    /// [`SubmitError::Unavailable`], and it is not found unfinished for ever.
+    ///
+    /// # Errors
+    /// [`SubmitError`] by variant; the work stays accepted.
+    pub async fn run(&self, unfinished: Unfinished, render: Render) -> Result<Answer, SubmitError> {
+        let Unfinished { id, scope, work: operation, key_hashes, .. } = unfinished;
+        let mut name = [0; 32];
+        name.iter_mut().zip(id.0.as_bytes()).for_each(|(to, from)| *to = *from);
+        let Turn::Mine(entry) = self.enter(KeyHash(name), Duration::ZERO).await else {
+            return Err(SubmitError::Unavailable);
+        };
+        let fingerprint = Fingerprint { whole: [0; 32], members: Vec::new() };
+        let asked = Asked { scope, fingerprint, known_members: &[], operation, render, staged_fault: None };
+        self.enqueue(asked, SealedKey::NONE, Some(Run { id, key_hashes }), entry).await
+    }
+
+    /// Waits for a request's turn with its key, at most for `wait`.
+    async fn enter(&self, key: KeyHash, wait: Duration) -> Turn {
+        let started = Instant::now();
+        loop {
+            let record = match self.inner.running.enter(key) {
+                Entered::First(entry) => return Turn::Mine(entry),
+                Entered::Wait(record) => record,
+            };
+            match tokio::time::timeout(wait.saturating_sub(started.elapsed()), record).await {
+                Ok(Ok(record)) => return Turn::Recorded(record),
+                // The original ended without a record, so this one may run.
+                Ok(Err(_ended)) => {}
+                Err(_elapsed) => return Turn::StillRunning,
+            }
+        }
+    }
+
+    async fn enqueue(
+        &self,
+        asked: Asked,
+        sealed: SealedKey,
+        run: Option<Run>,
+        entry: Entry,
+    ) -> Result<Answer, SubmitError> {
+        let queue = self.queue(asked.scope.shard)?;
         let (reply, outcome) = oneshot::channel();
-        queue.put(Job::new(submission, sealed, Instant::now() + SUBMIT_DEADLINE, entry, reply));
+        queue.put(Job::new(asked, sealed, run, Instant::now() + SUBMIT_DEADLINE, entry, reply));
         match tokio::time::timeout(SUBMIT_TIMEOUT, outcome).await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(_)) | Err(_) => Err(SubmitError::Unavailable),
@@ -144,6 +277,64 @@ impl Ledger {
         Ok(record.map(|record| record.judge(&self.inner.secrets, scope.environment, fingerprint, known_members)))
     }
 
+    /// What became of a key, for whoever holds it. Runs and records nothing.
+    ///
+    /// # Errors
+    /// [`ReadError`] by variant.
+    pub async fn key_use(&self, scope: &Scope, key: &IdempotencyKey) -> Result<KeyUse, ReadError> {
+        let hashes = self.inner.secrets.hashes(scope, key);
+        let mut connection = self.inner.pool.acquire().await?;
+        let record = look_up(&mut connection, scope.shard, &hashes).await?.into_values().next();
+        let Some(record) = record else {
+            let running = hashes.first().is_some_and(|key| self.inner.running.contains(*key));
+            let state = if running { KeyState::Running } else { KeyState::Unused };
+            return Ok(KeyUse {
+                state,
+                environment: scope.environment,
+                attempts: 0,
+                last_attempt_at: None,
+                original: None,
+            });
+        };
+        let bytes: Vec<[u8; 32]> = hashes.iter().map(|hash| hash.0).collect();
+        let counted = sqlx::query!(
+            r#"SELECT coalesce(sum(a.attempts), 0)::bigint AS "attempts!", max(a.last_at) AS last_at
+               FROM unnest($1::bytea[]) AS k (key_hash),
+                 LATERAL (SELECT * FROM idempotency_attempts a WHERE a.key_hash = k.key_hash AND a.shard = $2 OFFSET 0) a"#,
+            &bytes as &[[u8; 32]],
+            scope.shard.0,
+        )
+        .fetch_one(&mut *connection)
+        .await?;
+        let unwritten = hashes.iter().filter_map(|key| self.inner.attempts.unwritten(scope.shard, *key));
+        let (attempts, last_at) = unwritten
+            .fold((counted.attempts, counted.last_at), |(attempts, last_at), (more, at)| {
+                (attempts.saturating_add(more), last_at.max(Some(at)))
+            });
+        let state = match (&record.response, record.status) {
+            (_, ACCEPTED) => KeyState::Accepted,
+            (Some(_), _) => KeyState::Completed,
+            (None, _) => KeyState::Expired,
+        };
+        Ok(KeyUse {
+            state,
+            environment: record.environment,
+            attempts: attempts.saturating_add(1),
+            last_attempt_at: last_at.max(Some(record.completed_at)),
+            original: Some(record.original()),
+        })
+    }
+
+    /// What an operation would come to now. Locks, records and changes nothing.
+    ///
+    /// # Errors
+    /// [`ReadError`] by variant.
+    pub async fn try_out(&self, scope: &Scope, operation: &Operation) -> Result<Result<Effects, Rejection>, ReadError> {
+        let ids: Vec<Uuid> = operation.accounts().map(|id| id.0).collect();
+        let book = read_book(&self.inner.pool, scope.shard, &ids).await?;
+        Ok(decide(&book, scope, operation, clock::now()))
+    }
+
     /// Whether the books can be reached now.
     pub async fn ready(&self) -> bool {
         let ping = sqlx::query_scalar!(r#"SELECT 1 AS "one!""#).fetch_one(&self.inner.pool);
@@ -160,6 +351,8 @@ impl Ledger {
         for committer in self.inner.committers.values() {
             committer.close().await;
         }
+        self.inner.chores.lock().unwrap_or_else(PoisonError::into_inner).abort_all();
+        self.inner.attempts.write(&self.inner.pool).await;
         self.inner.pool.close().await;
     }
 }

@@ -4,6 +4,7 @@
 //! workspace stands in this crate.
 
 mod account;
+mod attempts;
 mod audit;
 mod clock;
 mod committer;
@@ -13,10 +14,13 @@ pub mod failpoint;
 mod idempotency;
 mod ledger;
 mod money;
+mod operation;
 pub mod outbox;
 pub mod principal;
 mod query;
+mod retention;
 mod scope;
+mod secret_registry;
 mod submission;
 mod text;
 mod transfer;
@@ -27,10 +31,13 @@ pub use clock::format as format_time;
 pub use database::{Database, DatabaseError};
 pub use decide::{Book, BookAccount, Effects, Operation, Rejection, decide};
 pub use idempotency::{Answer, Fingerprint, IdempotencyKey, KeyHash, Original, Response, Secret, SecretError, Secrets};
-pub use ledger::{Ledger, OpenError, Settings};
+pub use ledger::{KeyState, KeyUse, Ledger, OpenError, Settings};
 pub use money::{Amount, Balance, Currency, MAX_MINOR_UNITS};
+pub use operation::{AcceptWork, AcceptedWork, OperationId, OperationStatus, Origin, Unfinished};
 pub use query::{Page, PostingPage, ReadError, TransferCursor, TransferFilter};
+pub use retention::{Kept, Retention};
 pub use scope::{Environment, PrincipalId, Scope, Shard, TenantId};
-pub use submission::{Outcome, Render, Submission, SubmitError};
+pub use secret_registry::SecretFault;
+pub use submission::{Outcome, Render, StagedFault, Submission, SubmitError};
 pub use text::{Description, Metadata, Name, Text, TextError};
 pub use transfer::{PostTransfer, Posting, Transfer, TransferId, TransferStatus};

@@ -7,9 +7,11 @@ use time::{Duration, OffsetDateTime};
 use uuid::Uuid;
 
 use crate::account::{Account, AccountId, AccountStatus};
+use crate::idempotency::{KeyHash, Response};
 use crate::ledger::Ledger;
 use crate::money::{Amount, Balance, Currency};
-use crate::scope::{Environment, Scope, TenantId};
+use crate::operation::{AcceptedWork, OperationId, OperationStatus, Origin, StoredWork, Unfinished};
+use crate::scope::{Environment, PrincipalId, Scope, Shard, TenantId};
 use crate::text::{Description, Metadata, Name};
 use crate::transfer::{Posting, Transfer, TransferId};
 
@@ -438,6 +440,92 @@ impl Ledger {
         .fetch_all(self.pool())
         .await?;
         Ok(Some(Page::cut(read_all(rows)?, limit, |posting: &Posting| posting.sequence)))
+    }
+}
+
+/// The most unfinished operations that are read at a time.
+const MAX_UNFINISHED: i64 = 100;
+
+impl Ledger {
+    /// Accepted work of the scope, as it stands.
+    ///
+    /// # Errors
+    /// [`ReadError`] by variant.
+    pub async fn operation(&self, scope: &Scope, id: OperationId) -> Result<Option<AcceptedWork>, ReadError> {
+        let row = sqlx::query!(
+            r#"SELECT o.status, o.done, o.total, o.created_at, o.finished_at, r.status AS "answer_status?",
+                 a.content_type AS "content_type?", a.location, a.body AS "body?"
+               FROM operations o
+               LEFT JOIN idempotency_records r
+                 ON r.key_hash = o.key_hashes[1] AND r.shard = o.shard AND r.response_id = o.response_id
+               LEFT JOIN idempotency_responses a
+                 ON a.id = o.response_id AND a.shard = o.shard AND a.day = (o.finished_at AT TIME ZONE 'UTC')::date
+               WHERE o.id = $1 AND o.shard = $2 AND o.tenant_id = $3 AND o.environment = $4"#,
+            id.0,
+            scope.shard.0,
+            scope.tenant.0,
+            scope.environment.name(),
+        )
+        .fetch_optional(self.pool())
+        .await?;
+        let Some(row) = row else { return Ok(None) };
+        let status = OperationStatus::parse(&row.status).ok_or(ReadError::Corrupt { what: "an operation's status" })?;
+        let result = match (row.answer_status, row.content_type, row.body) {
+            (Some(status), Some(content_type), Some(body)) => Some(Response {
+                status: status.try_into().map_err(|_| ReadError::Corrupt { what: "a record's status" })?,
+                content_type: content_type.into(),
+                location: row.location,
+                body,
+            }),
+            _ => None,
+        };
+        Ok(Some(AcceptedWork {
+            id,
+            status,
+            done: row.done,
+            total: row.total,
+            result,
+            created_at: row.created_at,
+            finished_at: row.finished_at,
+        }))
+    }
+
+    /// Accepted work that is not done, the oldest first, at most a hundred of each shard. `accepted_before` leaves to their
+    /// own process those that it has only just accepted.
+    ///
+    /// # Errors
+    /// [`ReadError`] by variant.
+    pub async fn unfinished(&self, accepted_before: OffsetDateTime) -> Result<Vec<Unfinished>, ReadError> {
+        let rows = sqlx::query!(
+            r#"SELECT o.id, o.shard, o.tenant_id, o.principal_id, o.environment, o.key_hashes, o.endpoint, o.request_id, o.work
+               FROM streams s, LATERAL
+                 (SELECT * FROM operations o WHERE o.shard = s.shard AND o.status = 'processing' AND o.created_at < $1
+                  ORDER BY o.created_at LIMIT $2) o"#,
+            accepted_before,
+            MAX_UNFINISHED,
+        )
+        .fetch_all(self.pool())
+        .await?;
+        let corrupt = |what| move || ReadError::Corrupt { what };
+        rows.into_iter()
+            .map(|row| {
+                let work: StoredWork = serde_json::from_value(row.work).map_err(|_| corrupt("accepted work")())?;
+                let hashes: Option<Vec<KeyHash>> =
+                    row.key_hashes.into_iter().map(|hash| hash.try_into().map(KeyHash).ok()).collect();
+                Ok(Unfinished {
+                    id: OperationId(row.id),
+                    scope: Scope {
+                        tenant: TenantId(row.tenant_id),
+                        principal: PrincipalId(row.principal_id),
+                        environment: Environment::parse(&row.environment).ok_or_else(corrupt("an environment"))?,
+                        shard: Shard(row.shard),
+                    },
+                    work: work.restore().ok_or_else(corrupt("accepted work"))?,
+                    origin: Origin { endpoint: row.endpoint, request_id: row.request_id },
+                    key_hashes: hashes.ok_or_else(corrupt("a key's hash"))?,
+                })
+            })
+            .collect()
     }
 }
 

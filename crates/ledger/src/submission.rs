@@ -1,12 +1,14 @@
 //! The one call by which anything changes in the books.
 
 use std::fmt;
+use std::time::Duration;
 
 use thiserror::Error;
 
 use crate::account::Account;
 use crate::decide::{Effects, Operation, Rejection};
 use crate::idempotency::{Fingerprint, IdempotencyKey, Response};
+use crate::operation::AcceptedWork;
 use crate::scope::Scope;
 use crate::transfer::Transfer;
 
@@ -17,6 +19,8 @@ pub enum Outcome<'a> {
     AccountOpened(&'a Account),
     /// The transfer as it was posted.
     TransferPosted(&'a Transfer),
+    /// The work as it was accepted.
+    WorkAccepted(&'a AcceptedWork),
     /// The rule that said no.
     Rejected(&'a Rejection),
 }
@@ -25,6 +29,7 @@ impl<'a> From<&'a Result<Effects, Rejection>> for Outcome<'a> {
     fn from(decided: &'a Result<Effects, Rejection>) -> Self {
         match decided {
             Ok(Effects::AccountOpened(account)) => Self::AccountOpened(account),
+            Ok(Effects::WorkAccepted(accepted)) => Self::WorkAccepted(accepted),
             Ok(Effects::TransferPosted { transfer, .. }) => Self::TransferPosted(transfer),
             Err(rejection) => Self::Rejected(rejection),
         }
@@ -48,6 +53,29 @@ pub struct Submission {
     pub operation: Operation,
     /// How to answer.
     pub render: Render,
+    /// How long a duplicate waits for its running original.
+    pub wait: Duration,
+    /// What goes wrong on purpose, for integrators who test their retries.
+    pub staged_fault: Option<StagedFault>,
+}
+
+/// What a job of the committer keeps of a request: everything but the key, which it has in sealed form.
+pub(crate) struct Asked {
+    pub(crate) scope: Scope,
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) known_members: &'static [&'static str],
+    pub(crate) operation: Operation,
+    pub(crate) render: Render,
+    pub(crate) staged_fault: Option<StagedFault>,
+}
+
+/// A fault that is played, not suffered. It commits in a batch of its own, so that it strikes no one else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StagedFault {
+    /// Everything is done but COMMIT: nothing is recorded, and the client hears [`SubmitError::Unavailable`].
+    BeforeCommit,
+    /// It commits, and the client hears [`SubmitError::Unavailable`] all the same.
+    AfterCommit,
 }
 
 impl fmt::Debug for Submission {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 
 use super::fault::Fault;
-use super::lock::{account_ids, held_elsewhere, lock_free, lock_waiting, look_up};
+use super::lock::{account_ids, held_elsewhere, lock_free, lock_unfinished, lock_waiting, look_up};
 use super::queue::Job;
 use super::session::Session;
 use super::write::Writing;
@@ -14,8 +14,9 @@ use crate::clock;
 use crate::decide::{Book, Effects, Rejection, decide};
 use crate::failpoint;
 use crate::idempotency::{Answer, KeyHash, Record, Response, Secrets};
+use crate::operation::OperationId;
 use crate::scope::Shard;
-use crate::submission::{Outcome, SubmitError};
+use crate::submission::{Outcome, StagedFault, SubmitError};
 
 /// How long everything up to COMMIT may take before the connection counts as lost. Each statement has its own time-out;
 /// this is for a server that no longer answers at all.
@@ -74,6 +75,11 @@ pub(super) async fn attempt(
             return leave(session, fault).await;
         }
     };
+    if let Some(job) = work.open.pop_if(|job| job.asked.staged_fault == Some(StagedFault::BeforeCommit)) {
+        session.roll_back().await?;
+        job.fail(SubmitError::Unavailable);
+        return Ok(());
+    }
     failpoint::hit("before-commit");
     let started = Instant::now();
     let committed =
@@ -92,6 +98,10 @@ pub(super) async fn attempt(
         answer(job, secrets, record);
     }
     for (job, decided) in work.open.drain(..).zip(decided) {
+        if job.asked.staged_fault == Some(StagedFault::AfterCommit) {
+            job.fail(SubmitError::Unavailable);
+            continue;
+        }
         let record = record(&job, decided.response, now);
         answer(job, secrets, record);
     }
@@ -117,11 +127,10 @@ fn observe(phase: &'static str, started: Instant) {
 
 /// Answers a job from the record that now stands: its own, or that of an earlier request.
 fn answer(job: Job, secrets: &Secrets, record: Record) {
-    let submission = &job.submission;
-    let mut answer =
-        record.judge(secrets, submission.scope.environment, &submission.fingerprint, submission.known_members);
+    let asked = &job.asked;
+    let mut answer = record.judge(secrets, asked.scope.environment, &asked.fingerprint, asked.known_members);
     // The record may name what this very job made, though the look-up found it: a COMMIT without an answer took effect.
-    if record.response_id == submission.operation.id()
+    if record.response_id == asked.operation.id()
         && let Answer::Replayed(response) = answer
     {
         answer = Answer::Fresh(response);
@@ -136,11 +145,12 @@ fn record(job: &Job, response: Response, now: OffsetDateTime) -> Record {
     };
     Record {
         secret_id: secret_id.into(),
-        environment: job.submission.scope.environment,
-        fingerprint: job.submission.fingerprint.whole,
+        environment: job.asked.scope.environment,
+        operation: job.asked.operation.name().to_owned().into(),
+        fingerprint: job.asked.fingerprint.whole,
         members,
         status: response.status,
-        response_id: job.submission.operation.id(),
+        response_id: job.asked.operation.id(),
         completed_at: now,
         response: Some(response),
     }
@@ -196,6 +206,7 @@ async fn prepare(
     }) else {
         return Ok(None);
     };
+    claim_runs(session, shard, work).await?;
     let now = clock::now();
     let decided = decide_all(&mut work.open, &mut book, now);
     let mut last_position = None;
@@ -284,11 +295,23 @@ async fn lock_in_line(
     Ok(Some(book))
 }
 
+/// Locks the rows of the accepted work that the jobs run. What is done already, or being done elsewhere, ends here.
+async fn claim_runs(session: &mut Session, shard: Shard, work: &mut Work) -> Result<(), Fault> {
+    let ids: Vec<OperationId> = work.open.iter().filter_map(|job| Some(job.run.as_ref()?.id)).collect();
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let claimed = lock_unfinished(&mut session.connection, shard, &ids).await.map_err(Fault::before_commit)?;
+    let lost = |job: &mut Job| job.run.as_ref().is_some_and(|run| !claimed.contains(&run.id));
+    work.open.extract_if(.., lost).for_each(|job| job.fail(SubmitError::Unavailable));
+    Ok(())
+}
+
 /// Leaves out the jobs whose accounts exist but are not in the book: others hold them.
 async fn set_apart(session: &mut Session, shard: Shard, work: &mut Work, book: &Book) -> Result<(), Fault> {
     let ids = account_ids(&work.open);
     let elsewhere = held_elsewhere(&mut session.connection, shard, ids, book).await.map_err(Fault::before_commit)?;
-    let held = |job: &mut Job| job.submission.operation.accounts().any(|id| elsewhere.contains(&id));
+    let held = |job: &mut Job| job.asked.operation.accounts().any(|id| elsewhere.contains(&id));
     work.contended.extend(work.open.extract_if(.., held));
     Ok(())
 }
@@ -298,12 +321,12 @@ fn decide_all(jobs: &mut Vec<Job>, book: &mut Book, now: OffsetDateTime) -> Vec<
     let mut decided = Vec::with_capacity(jobs.len());
     let mut kept = Vec::with_capacity(jobs.len());
     for job in jobs.drain(..) {
-        let submission = &job.submission;
+        let asked = &job.asked;
         // Nothing is applied to the book before both have returned, so a panic leaves no half effect behind.
         let made = catch_unwind(AssertUnwindSafe(|| {
             failpoint::hit("decide");
-            let outcome = decide(book, &submission.scope, &submission.operation, now);
-            let response = (submission.render)(Outcome::from(&outcome));
+            let outcome = decide(book, &asked.scope, &asked.operation, now);
+            let response = (asked.render)(Outcome::from(&outcome));
             Decided { outcome, response }
         }));
         match made {
@@ -315,7 +338,7 @@ fn decide_all(jobs: &mut Vec<Job>, book: &mut Book, now: OffsetDateTime) -> Vec<
                 kept.push(job);
             }
             Err(_panic) => {
-                tracing::error!(operation = submission.operation.name(), "an operation panicked and is refused alone");
+                tracing::error!(operation = asked.operation.name(), "an operation panicked and is refused alone");
                 job.fail(SubmitError::Failed);
             }
         }

@@ -37,14 +37,13 @@ pub(super) async fn run(shared: Shared) {
         };
         let now = Instant::now();
         stuck.retain(|_, until| *until > now);
-        let is_stuck = |job: &mut Job| job.submission.operation.accounts().any(|id| stuck.contains_key(&id));
+        let is_stuck = |job: &mut Job| job.asked.operation.accounts().any(|id| stuck.contains_key(&id));
         parked.extend(arrived.extract_if(.., is_stuck));
 
         if !arrived.is_empty() {
             // Those that ran into the lock time-out come back; the accounts that are locked even now are stuck.
             let left = lane.commit(arrived, Locking::Wait).await;
-            let accounts: HashSet<AccountId> =
-                left.iter().flat_map(|job| job.submission.operation.accounts()).collect();
+            let accounts: HashSet<AccountId> = left.iter().flat_map(|job| job.asked.operation.accounts()).collect();
             for id in locked_now(&mut lane, &accounts).await {
                 stuck.insert(id, Instant::now() + STUCK_FOR);
             }

@@ -67,7 +67,11 @@ impl Fault {
 
 /// Whether a unique violation says that what this batch makes is there already.
 fn made_before(error: &sqlx::Error) -> bool {
-    matches!(constraint(error), Some("idempotency_responses_id" | "transfers_id" | "accounts_id" | "postings_id"))
+    constraint(error).is_some_and(|name| {
+        // The answers of a day are a table of their own, whose key is named after it.
+        name.starts_with("idempotency_responses_")
+            || matches!(name, "transfers_id" | "accounts_id" | "postings_id" | "operations_id")
+    })
 }
 
 fn constraint(error: &sqlx::Error) -> Option<&str> {

@@ -102,7 +102,11 @@ impl Lane {
     /// for a reason of its own runs again one operation at a time, so that only what fails alone is refused.
     pub(super) async fn commit(&mut self, jobs: Vec<Job>, locking: Locking) -> Vec<Job> {
         let mut contended = Vec::new();
-        let mut batches = vec![jobs];
+        let mut jobs = jobs;
+        // A fault that is played must strike no one else.
+        let staged = jobs.extract_if(.., |job| job.asked.staged_fault.is_some()).map(|job| vec![job]);
+        let mut batches: Vec<Vec<Job>> = staged.collect();
+        batches.push(jobs);
         while let Some(jobs) = batches.pop() {
             let mut work = Work { open: jobs, contended: Vec::new() };
             if let Next::OneByOne = self.commit_together(&mut work, locking).await {
@@ -167,7 +171,7 @@ impl Lane {
     /// Refuses what fails by itself; the next turn of the loop finds nothing left.
     fn refuse(&self, work: &mut Work, reason: &str) {
         for job in work.open.drain(..) {
-            tracing::error!(operation = job.submission.operation.name(), reason, "an operation fails by itself");
+            tracing::error!(operation = job.asked.operation.name(), reason, "an operation fails by itself");
             job.fail(SubmitError::Failed);
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use sqlx::postgres::PgConnection;
+use sqlx::postgres::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use super::fault::Fault;
@@ -12,11 +12,12 @@ use crate::account::{AccountId, AccountStatus};
 use crate::decide::{Book, BookAccount};
 use crate::idempotency::{KeyHash, Record, Response};
 use crate::money::{Balance, Currency};
+use crate::operation::OperationId;
 use crate::scope::{Environment, Shard, TenantId};
 
 /// The accounts that the jobs need, in ascending order, which is the one order of locks.
 pub(super) fn account_ids(jobs: &[Job]) -> Vec<Uuid> {
-    let ids: BTreeSet<AccountId> = jobs.iter().flat_map(|job| job.submission.operation.accounts()).collect();
+    let ids: BTreeSet<AccountId> = jobs.iter().flat_map(|job| job.asked.operation.accounts()).collect();
     ids.into_iter().map(|id| id.0).collect()
 }
 
@@ -30,12 +31,14 @@ pub(crate) async fn look_up(
 ) -> Result<HashMap<KeyHash, Record>, sqlx::Error> {
     let hashes: Vec<[u8; 32]> = hashes.iter().map(|hash| hash.0).collect();
     let rows = sqlx::query!(
-        r#"SELECT k.key_hash AS "key_hash!", r.secret_id, r.environment, r.fingerprint, r.members, r.status, r.response_id,
-             r.completed_at, a.content_type AS "content_type?", a.location, a.body AS "body?"
+        r#"SELECT k.key_hash AS "key_hash!", r.secret_id, r.environment, r.operation, r.fingerprint, r.members, r.status,
+             r.response_id, r.completed_at, a.content_type AS "content_type?", a.location, a.body AS "body?"
            FROM unnest($1::bytea[]) AS k (key_hash),
              LATERAL (SELECT * FROM idempotency_records r WHERE r.key_hash = k.key_hash AND r.shard = $2 OFFSET 0) r
              LEFT JOIN LATERAL
-               (SELECT * FROM idempotency_responses a WHERE a.id = r.response_id AND a.shard = $2 OFFSET 0) a ON true"#,
+               (SELECT * FROM idempotency_responses a
+                WHERE a.id = r.response_id AND a.shard = $2 AND a.day = (r.completed_at AT TIME ZONE 'UTC')::date
+                OFFSET 0) a ON true"#,
         &hashes as &[[u8; 32]],
         shard.0,
     )
@@ -53,6 +56,7 @@ pub(crate) async fn look_up(
         let record = Record {
             secret_id: row.secret_id.into(),
             environment: environment(&row.environment)?,
+            operation: row.operation.into(),
             fingerprint: row.fingerprint.try_into().map_err(|_| unreadable("fingerprint"))?,
             members: row.members,
             status,
@@ -99,6 +103,21 @@ pub(super) async fn lock_free(
     into_book(rows)
 }
 
+/// The accounts as they stand, unlocked: nothing that is decided on them may be written.
+pub(crate) async fn read_book(pool: &PgPool, shard: Shard, ids: &[Uuid]) -> Result<Book, sqlx::Error> {
+    let rows = sqlx::query_as!(
+        AccountRow,
+        r#"SELECT a.id, a.tenant_id, a.environment, a.currency, a.status, a.min_balance, a.max_balance, a.posted, a.held,
+             a.posting_count
+           FROM accounts a WHERE a.id = ANY($1) AND a.shard = $2"#,
+        ids,
+        shard.0,
+    )
+    .fetch_all(pool)
+    .await?;
+    into_book(rows)
+}
+
 /// Locks the accounts and waits for what others hold, up to the session's lock time-out.
 pub(super) async fn lock_waiting(
     connection: &mut PgConnection,
@@ -120,6 +139,26 @@ pub(super) async fn lock_waiting(
     .fetch_all(connection)
     .await?;
     into_book(rows)
+}
+
+/// Locks those of the operations that are not done and that no other process runs at this moment. SKIP LOCKED: whoever
+/// holds one is doing it.
+pub(super) async fn lock_unfinished(
+    connection: &mut PgConnection,
+    shard: Shard,
+    ids: &[OperationId],
+) -> Result<HashSet<OperationId>, sqlx::Error> {
+    let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
+    let locked = sqlx::query_scalar!(
+        r#"SELECT o.id FROM operations o
+           WHERE o.id = ANY($1) AND o.shard = $2 AND o.status = 'processing'
+           FOR NO KEY UPDATE SKIP LOCKED"#,
+        &ids,
+        shard.0,
+    )
+    .fetch_all(connection)
+    .await?;
+    Ok(locked.into_iter().map(OperationId).collect())
 }
 
 /// Which of the accounts that are not in the book exist: others hold them.

@@ -38,9 +38,9 @@ use crate::database::Database;
 use crate::idempotency::Secrets;
 use crate::scope::Shard;
 
-pub(crate) use lock::look_up;
-pub(crate) use queue::{Job, Queue};
-pub(crate) use running::{Entered, Running};
+pub(crate) use lock::{look_up, read_book};
+pub(crate) use queue::{Job, Queue, Run};
+pub(crate) use running::{Entered, Entry, Running};
 
 /// What both tasks of a shard's committer work with.
 #[derive(Clone)]

@@ -8,18 +8,27 @@ use tokio::sync::{Notify, oneshot};
 use uuid::Uuid;
 
 use super::running::Entry;
-use crate::idempotency::{Answer, Record, SealedKey};
-use crate::submission::{Submission, SubmitError};
+use crate::idempotency::{Answer, KeyHash, Record, SealedKey};
+use crate::operation::OperationId;
+use crate::submission::{Asked, SubmitError};
 
 /// The most operations that wait. At 10,000 a second they wait 0.2 s.
 const MAX_WAITING: usize = 2_000;
 /// The most bytes that wait, by [`crate::Operation`]'s own estimate.
 const MAX_WAITING_BYTES: usize = 8 * 1024 * 1024;
 
+/// Accepted work that a job runs. It has no key of its own: its row is locked while it runs, and done only once.
+pub(crate) struct Run {
+    pub(crate) id: OperationId,
+    /// The records whose 202 its outcome replaces.
+    pub(crate) key_hashes: Vec<KeyHash>,
+}
+
 /// One operation on its way through the committer.
 pub(crate) struct Job {
-    pub(crate) submission: Submission,
+    pub(crate) asked: Asked,
     pub(crate) sealed: SealedKey,
+    pub(crate) run: Option<Run>,
     /// The id of the event that the operation makes, if it makes one; the same however often the batch runs.
     pub(crate) event_id: Uuid,
     /// After this the job is answered with what is known.
@@ -34,13 +43,20 @@ pub(crate) struct Job {
 
 impl Job {
     pub(crate) fn new(
-        submission: Submission,
+        asked: Asked,
         sealed: SealedKey,
+        run: Option<Run>,
         deadline: Instant,
         entry: Entry,
         reply: oneshot::Sender<Result<Answer, SubmitError>>,
     ) -> Self {
-        Self { submission, sealed, event_id: Uuid::now_v7(), deadline, unknown: false, contended: false, entry, reply }
+        Self { asked, sealed, run, event_id: Uuid::now_v7(), deadline, unknown: false, contended: false, entry, reply }
+    }
+
+    /// The hash that the events of this job carry: that of the key under which they were asked for.
+    pub(crate) fn event_key_hash(&self) -> KeyHash {
+        let accepted_under = self.run.as_ref().and_then(|run| run.key_hashes.first().copied());
+        accepted_under.unwrap_or_else(|| self.sealed.primary())
     }
 
     /// Answers the client and everyone who waits for the same key from the record that now stands.
@@ -87,7 +103,7 @@ impl Queue {
 
     /// Adds a job, or gives it its refusal at once.
     pub(crate) fn put(&self, job: Job) {
-        let weight = job.submission.operation.weight();
+        let weight = job.asked.operation.weight();
         let refused = {
             let mut waiting = self.lock();
             let bytes = waiting.bytes.saturating_add(weight);

@@ -36,6 +36,11 @@ impl Running {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether a request with the key runs in this process.
+    pub(crate) fn contains(&self, key: KeyHash) -> bool {
+        self.lock().contains_key(&key)
+    }
+
     pub(crate) fn enter(&self, key: KeyHash) -> Entered {
         let mut keys = self.lock();
         if let Some(waiters) = keys.get_mut(&key) {

@@ -8,8 +8,9 @@ use super::batch::Decided;
 use super::fault::Fault;
 use super::queue::Job;
 use crate::account::Account;
-use crate::decide::{Book, BookAccount, Effects};
+use crate::decide::{Book, BookAccount, Effects, Operation};
 use crate::money::Balance;
+use crate::operation::{AcceptWork, OperationStatus, StoredWork};
 use crate::scope::Shard;
 use crate::transfer::{Posting, Transfer};
 
@@ -20,6 +21,7 @@ pub(super) struct Writing<'a> {
     /// All jobs, each with its decision.
     jobs: Vec<(&'a Job, &'a Decided)>,
     opened: Vec<&'a Account>,
+    accepted: Vec<(&'a Job, &'a AcceptWork)>,
     posted: Vec<PostedTransfer<'a>>,
     changed: Vec<&'a BookAccount>,
 }
@@ -41,17 +43,20 @@ impl<'a> Writing<'a> {
         book: &'a Book,
     ) -> Self {
         let jobs: Vec<_> = jobs.iter().zip(decided).collect();
-        let (mut opened, mut posted) = (Vec::new(), Vec::new());
+        let (mut opened, mut accepted, mut posted) = (Vec::new(), Vec::new(), Vec::new());
         for (job, decided) in &jobs {
             match &decided.outcome {
                 Ok(Effects::AccountOpened(account)) => opened.push(account),
                 Ok(Effects::TransferPosted { transfer, debit, credit }) => {
                     posted.push(PostedTransfer { job, transfer, debit, credit });
                 }
-                Err(_) => {}
+                Ok(Effects::WorkAccepted(_)) | Err(_) => {}
+            }
+            if let Operation::AcceptWork(work) = &job.asked.operation {
+                accepted.push((*job, work));
             }
         }
-        Self { shard, now, jobs, opened, posted, changed: book.changed().collect() }
+        Self { shard, now, jobs, opened, accepted, posted, changed: book.changed().collect() }
     }
 
     /// The number of events that the batch makes.
@@ -104,11 +109,76 @@ impl<'a> Writing<'a> {
         Ok(())
     }
 
+    /// The work that was accepted. It is known to no one yet.
+    async fn accept_work(&self, connection: &mut PgConnection) -> Result<(), Fault> {
+        // One by one: work that runs long comes seldom.
+        for (job, accept) in &self.accepted {
+            let hashes: Vec<[u8; 32]> = job.sealed.write.iter().map(|write| write.hash.0).collect();
+            let scope = &job.asked.scope;
+            let work = StoredWork::of(&accept.work).ok_or(Fault::Poison(sqlx::Error::RowNotFound))?;
+            sqlx::query!(
+                r#"INSERT INTO operations (id, shard, tenant_id, principal_id, environment, key_hashes, endpoint, request_id,
+                     work, total, created_at)
+                   VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 1, $10)"#,
+                accept.id.0,
+                self.shard.0,
+                scope.tenant.0,
+                scope.principal.0,
+                scope.environment.name(),
+                &hashes as &[[u8; 32]],
+                accept.origin.endpoint,
+                accept.origin.request_id,
+                serde_json::to_value(work).map_err(encode)?,
+                self.now,
+            )
+            .execute(&mut *connection)
+            .await
+            .map_err(Fault::before_commit)?;
+        }
+        Ok(())
+    }
+
+    /// The end of accepted work: the final outcome takes the place of its record's 202, once. The operation's row is locked
+    /// since the accounts are, and was not done then.
+    async fn finish_runs(&self, connection: &mut PgConnection) -> Result<(), Fault> {
+        for (job, decided) in &self.jobs {
+            let Some(run) = &job.run else { continue };
+            let hashes: Vec<[u8; 32]> = run.key_hashes.iter().map(|hash| hash.0).collect();
+            let status = if decided.outcome.is_ok() { OperationStatus::Succeeded } else { OperationStatus::Failed };
+            let finished = sqlx::query!(
+                r#"WITH operation AS (
+                     UPDATE operations SET status = $3, done = total, response_id = $4, finished_at = $5
+                     WHERE id = $1 AND shard = $2 AND status = 'processing'
+                     RETURNING id
+                   )
+                   UPDATE idempotency_records r SET status = $6, response_id = $4, completed_at = $5
+                   FROM operation o
+                   WHERE r.key_hash = ANY($7) AND r.shard = $2 AND r.response_id = o.id AND r.status = 202"#,
+                run.id.0,
+                self.shard.0,
+                status.name(),
+                job.asked.operation.id(),
+                self.now,
+                i16::try_from(decided.response.status).unwrap_or(i16::MAX),
+                &hashes as &[[u8; 32]],
+            )
+            .execute(&mut *connection)
+            .await
+            .map_err(Fault::before_commit)?;
+            if usize::try_from(finished.rows_affected()) != Ok(hashes.len()) {
+                return Err(Fault::Poison(sqlx::Error::RowNotFound));
+            }
+        }
+        Ok(())
+    }
+
     /// Step 4. Everything but the events, in one statement, at the end of which it locks the stream's row if there are
     /// events; then it returns the stream's epoch. Where the last position is known, `after` is it, and the events are
     /// numbered by the same statement.
     pub(super) async fn write(&self, connection: &mut PgConnection, after: Option<i64>) -> Result<Option<i32>, Fault> {
         self.open_accounts(connection).await?;
+        self.accept_work(connection).await?;
+        self.finish_runs(connection).await?;
         let mut records: Vec<_> = self
             .jobs
             .iter()
@@ -121,15 +191,15 @@ impl<'a> Writing<'a> {
         let hashes: Vec<[u8; 32]> = records.iter().map(|(_, _, write)| write.hash.0).collect();
         let secret_ids: Vec<&str> = records.iter().map(|(_, _, write)| &*write.secret_id).collect();
         let members: Vec<&[u8]> = records.iter().map(|(_, _, write)| write.members.as_slice()).collect();
-        let principals: Vec<Uuid> = records.iter().map(|(job, ..)| job.submission.scope.principal.0).collect();
-        let environments: Vec<&str> = records.iter().map(|(job, ..)| job.submission.scope.environment.name()).collect();
-        let operations: Vec<&str> = records.iter().map(|(job, ..)| job.submission.operation.name()).collect();
-        let fingerprints: Vec<[u8; 32]> = records.iter().map(|(job, ..)| job.submission.fingerprint.whole).collect();
+        let principals: Vec<Uuid> = records.iter().map(|(job, ..)| job.asked.scope.principal.0).collect();
+        let environments: Vec<&str> = records.iter().map(|(job, ..)| job.asked.scope.environment.name()).collect();
+        let operations: Vec<&str> = records.iter().map(|(job, ..)| job.asked.operation.name()).collect();
+        let fingerprints: Vec<[u8; 32]> = records.iter().map(|(job, ..)| job.asked.fingerprint.whole).collect();
         let statuses: Vec<i16> =
             records.iter().map(|(_, decided, _)| i16::try_from(decided.response.status).unwrap_or(i16::MAX)).collect();
-        let response_ids: Vec<Uuid> = records.iter().map(|(job, ..)| job.submission.operation.id()).collect();
+        let response_ids: Vec<Uuid> = records.iter().map(|(job, ..)| job.asked.operation.id()).collect();
 
-        let answer_ids: Vec<Uuid> = self.jobs.iter().map(|(job, _)| job.submission.operation.id()).collect();
+        let answer_ids: Vec<Uuid> = self.jobs.iter().map(|(job, _)| job.asked.operation.id()).collect();
         let content_types: Vec<&str> = self.jobs.iter().map(|(_, decided)| &*decided.response.content_type).collect();
         let locations: Vec<Option<&str>> =
             self.jobs.iter().map(|(_, decided)| decided.response.location.as_deref()).collect();
@@ -160,7 +230,7 @@ impl<'a> Writing<'a> {
         let leg_balances: Vec<i64> = legs.iter().map(|leg| leg.balance_after.minor_units()).collect();
 
         let event_ids: Vec<Uuid> = self.posted.iter().map(|posted| posted.job.event_id).collect();
-        let event_hashes: Vec<[u8; 32]> = self.posted.iter().map(|posted| posted.job.sealed.primary().0).collect();
+        let event_hashes: Vec<[u8; 32]> = self.posted.iter().map(|posted| posted.job.event_key_hash().0).collect();
         let payloads = self.payloads()?;
 
         // UPDATE: there is no join whose order a planner could turn round, to read all accounts and look each up in the
@@ -183,8 +253,8 @@ impl<'a> Writing<'a> {
                  ON CONFLICT ON CONSTRAINT idempotency_records_key DO NOTHING
                  RETURNING 1
                ), responses AS (
-                 INSERT INTO idempotency_responses (id, shard, content_type, location, body)
-                 SELECT r.id, $1, r.content_type, r.location, r.body
+                 INSERT INTO idempotency_responses (id, shard, day, content_type, location, body)
+                 SELECT r.id, $1, ($2::timestamptz AT TIME ZONE 'UTC')::date, r.content_type, r.location, r.body
                  FROM unnest($12::uuid[], $13::text[], $14::text[], $15::bytea[]) AS r (id, content_type, location, body)
                  RETURNING 1
                ), changed AS (
@@ -290,7 +360,7 @@ impl<'a> Writing<'a> {
         let transfers: Vec<Uuid> = self.posted.iter().map(|posted| posted.transfer.id.0).collect();
         let tenants: Vec<Uuid> = self.posted.iter().map(|posted| posted.transfer.tenant.0).collect();
         let environments: Vec<&str> = self.posted.iter().map(|posted| posted.transfer.environment.name()).collect();
-        let hashes: Vec<[u8; 32]> = self.posted.iter().map(|posted| posted.job.sealed.primary().0).collect();
+        let hashes: Vec<[u8; 32]> = self.posted.iter().map(|posted| posted.job.event_key_hash().0).collect();
         let payloads = self.payloads()?;
         sqlx::query_scalar!(
             r#"WITH numbered AS (

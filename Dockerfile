@@ -1,5 +1,5 @@
-# Builds the binaries `api`, `relay` and `demo` and puts them into one small image. Nothing here names a processor: the
-# same file builds for amd64 and arm64.
+# Builds the binaries `api`, `relay`, `demo` and the example consumer `receipts`, and puts them into one small image. Nothing
+# here names a processor: the same file builds for amd64 and arm64.
 
 FROM rust:1.95-bookworm AS build
 WORKDIR /oncepost
@@ -9,8 +9,9 @@ COPY . .
 RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
     --mount=type=cache,target=/target,sharing=locked \
     target="/target/$(uname -m)" \
-    && cargo build --release --locked --target-dir "$target" -p oncepost-api -p oncepost-relay -p oncepost-demo --bins \
-    && install -D -t /out "$target/release/api" "$target/release/relay" "$target/release/demo"
+    && cargo build --release --locked --target-dir "$target" --bins \
+        -p oncepost-api -p oncepost-relay -p oncepost-demo -p oncepost-receipts \
+    && cd "$target/release" && install -D -t /out api relay demo receipts
 
 FROM debian:bookworm-slim
 LABEL org.opencontainers.image.title="Oncepost" org.opencontainers.image.licenses="Apache-2.0"
@@ -22,5 +23,5 @@ RUN apt-get update \
 COPY --from=build /out/ /usr/local/bin/
 # By number, so that a cluster which refuses images that run as root can tell.
 USER 10001:10001
-EXPOSE 8080 9464
+EXPOSE 8080 8081 9464 9465
 CMD ["api"]

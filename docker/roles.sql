@@ -1,4 +1,4 @@
--- Run once by the PostgreSQL image, when its volume is new: the two roles and the database of the compose demo.
+-- Run once by the PostgreSQL image, when its volume is new: the roles and the databases of the compose demo.
 --
 -- THE PASSWORDS ARE FOR THE DEMO ONLY. Everybody can read them here.
 --
@@ -10,3 +10,8 @@ CREATE ROLE oncepost_app LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOBYPASSRLS P
 CREATE DATABASE oncepost OWNER oncepost;
 REVOKE ALL ON DATABASE oncepost FROM PUBLIC;
 GRANT CONNECT ON DATABASE oncepost TO oncepost_app;
+
+-- The example consumer is another service: it has a database of its own, and nothing in the ledger's.
+CREATE ROLE receipts LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOBYPASSRLS PASSWORD 'demo-only-receipts';
+CREATE DATABASE receipts OWNER receipts;
+REVOKE ALL ON DATABASE receipts FROM PUBLIC;

@@ -28,7 +28,7 @@ fn names_of_our_crates(manifest: &Path) -> Vec<String> {
     let text = fs::read_to_string(manifest).unwrap();
     let dependencies = text.split("[dependencies]").nth(1).unwrap_or_default();
     let dependencies = dependencies.split("\n[").next().unwrap_or_default();
-    ["ledger", "api", "relay", "stack", "demo"]
+    ["ledger", "api", "relay", "client", "stack", "demo"]
         .into_iter()
         .filter(|name| {
             dependencies
@@ -41,7 +41,8 @@ fn names_of_our_crates(manifest: &Path) -> Vec<String> {
 
 #[test]
 fn dependencies_point_one_way() {
-    let allowed: [(&str, &[&str]); 4] = [("ledger", &[]), ("stack", &[]), ("api", &["ledger"]), ("relay", &["ledger"])];
+    let allowed: [(&str, &[&str]); 5] =
+        [("ledger", &[]), ("client", &[]), ("stack", &[]), ("api", &["ledger"]), ("relay", &["ledger"])];
     for (name, ours) in allowed {
         let found = names_of_our_crates(&root().join("crates").join(name).join("Cargo.toml"));
         assert_eq!(found, ours, "crates/{name}");
@@ -57,7 +58,7 @@ fn each_technology_stands_in_its_crate() {
         (&["rdkafka::"], &["relay"]),
     ];
     for (signs, crates) in rules {
-        for name in ["ledger", "api", "relay", "demo"] {
+        for name in ["ledger", "api", "relay", "client", "demo"] {
             let used = sources(&root().join("crates").join(name).join("src"))
                 .into_iter()
                 .filter(|(path, _)| !(name == "relay" && path.ends_with("src/probes.rs")))
@@ -73,9 +74,29 @@ fn each_technology_stands_in_its_crate() {
 }
 
 #[test]
+fn the_example_is_a_service_of_its_own() {
+    // It has a database, a Kafka client and probes of its own; what it knows of the ledger is its events.
+    let example = root().join("examples/receipts");
+    assert!(names_of_our_crates(&example.join("Cargo.toml")).is_empty());
+    let rules: [(&[&str], &[&str]); 3] = [
+        (&["sqlx::query", "SELECT ", "INSERT INTO "], &["inbox"]),
+        (&["axum::"], &["probes"]),
+        (&["lettre::"], &["config", "receipt", "sender"]),
+    ];
+    for (signs, files) in rules {
+        for (path, code) in sources(&example.join("src")) {
+            let stem = path.file_stem().unwrap().to_string_lossy().into_owned();
+            let used = signs.iter().any(|sign| code.contains(sign));
+            assert_eq!(used, files.contains(&stem.as_str()), "{} and {signs:?}", path.display());
+        }
+    }
+}
+
+#[test]
 fn files_are_nouns_of_the_glossary() {
-    for name in ["ledger", "api", "relay", "stack", "demo"] {
-        for (path, _) in sources(&root().join("crates").join(name)) {
+    let crates = ["ledger", "api", "relay", "client", "stack", "demo"].map(|name| root().join("crates").join(name));
+    for folder in crates.into_iter().chain([root().join("examples/receipts")]) {
+        for (path, _) in sources(&folder.join("src")) {
             let stem = path.file_stem().unwrap().to_string_lossy().into_owned();
             for vague in ["util", "utils", "common", "helpers", "manager", "service", "misc"] {
                 assert_ne!(stem, vague, "{}", path.display());

@@ -2,7 +2,9 @@
 
 mod accepted;
 mod answers;
+mod client;
 mod faults;
+mod http;
 mod locks;
 mod plans;
 mod races;

@@ -45,16 +45,20 @@ impl Process {
             .env("LISTEN", "127.0.0.1:0")
             .env("LOG_FORMAT", "json")
             .envs(environment.iter().copied());
-        let mut process = Self::spawn(command);
-        let mut address = None;
-        until("the API to serve", async || {
-            address = process.said("serving").and_then(|line| Some(line["fields"]["address"].as_str()?.to_owned()));
-            assert!(address.is_some() || process.running(), "the API ended: {:#?}", process.log());
-            address.is_some()
-        })
-        .await;
-        process.url = format!("http://{}", address.unwrap());
-        process
+        Self::spawn(command).served("the API").await
+    }
+
+    /// Starts the example consumer `receipts` on a database of its own.
+    pub async fn receipts(database: &str, brokers: &str, smtp: &str, environment: &[(&str, &str)]) -> Self {
+        let mut command = Command::new(binary("receipts"));
+        command
+            .env("DATABASE_URL", database)
+            .env("KAFKA_BROKERS", brokers)
+            .env("SMTP_URL", smtp)
+            .env("RECEIPTS_LISTEN", "127.0.0.1:0")
+            .env("LOG_FORMAT", "json")
+            .envs(environment.iter().copied());
+        Self::spawn(command).served("the consumer").await
     }
 
     pub(crate) fn relay(database: &str, brokers: &str, environment: &[(&str, &str)]) -> Self {
@@ -81,9 +85,29 @@ impl Process {
         Self { child, lines, url: String::new() }
     }
 
-    /// Where the API serves.
+    /// Waits until it says where it serves.
+    async fn served(mut self, name: &str) -> Self {
+        let mut address = None;
+        until(&format!("{name} to serve"), async || {
+            address = self.said("serving").and_then(|line| Some(line["fields"]["address"].as_str()?.to_owned()));
+            assert!(address.is_some() || self.running(), "{name} ended: {:#?}", self.log());
+            address.is_some()
+        })
+        .await;
+        self.url = format!("http://{}", address.unwrap());
+        self
+    }
+
+    /// Where it serves.
     pub fn url(&self) -> String {
         self.url.clone()
+    }
+
+    /// The most memory that the process has ever had, in bytes, as Linux counts it.
+    pub fn peak_memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        peak.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
     }
 
     /// Everything the process has logged.

@@ -68,6 +68,7 @@ fn utf8_json(media_type: &str) -> bool {
 /// [`Problem::BodyTooLarge`] as soon as it is known, so memory stays flat however much is sent; [`Problem::BodyBroken`]
 /// where the body breaks off or takes too long.
 pub(crate) async fn read(body: axum::body::Body) -> Result<Vec<u8>, Problem> {
+    ledger::failpoint::hit("read-body");
     match tokio::time::timeout(BODY_TIMEOUT, collect(body)).await {
         Ok(read) => read,
         Err(_) => Err(Problem::BodyBroken { why: "The body took longer than 10 seconds to arrive." }),

@@ -1,12 +1,13 @@
 //! Configuration from the environment. Every fault is reported at once, by the variable's name and never with its value.
 
+use std::ffi::OsString;
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::ops::RangeInclusive;
+use std::net::SocketAddr;
 
 use axum::http::HeaderValue;
 use ledger::{Database, Retention, Secret, Secrets};
 use secrecy::{ExposeSecret, SecretString};
+use tracing_subscriber::EnvFilter;
 
 use crate::api_key::Peppers;
 use crate::{ConflictStatus, CorsOrigins, Settings};
@@ -65,13 +66,173 @@ pub struct KeyConfig {
     pub peppers: Peppers,
 }
 
-/// Sessions for reading; each costs PostgreSQL some megabytes.
-const POOL_SIZES: RangeInclusive<u32> = 1..=100;
-const DEFAULT_POOL_SIZE: u32 = 8;
+/// A variable of the environment: what reading it goes by, and what `docs/configuration.md` says of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Variable {
+    /// Its name. A secret may stand in a file instead, which the variable of this name and `_FILE` names.
+    pub name: &'static str,
+    /// Whether it is a secret.
+    pub secret: bool,
+    /// What counts where it is not set.
+    pub unset: Unset,
+    /// What a value must be.
+    pub bounds: Bounds,
+    /// What it is for.
+    pub meaning: &'static str,
+}
+
+/// What counts where a variable is not set.
+#[derive(Clone, Copy, Debug)]
+pub enum Unset {
+    /// The start is refused.
+    Refused,
+    /// The server goes without.
+    Nothing,
+    /// This value, which is read as if it were set.
+    Default(&'static str),
+}
+
+/// What a value must be. It is shown as the rest of a sentence that begins with the variable and "must be".
+#[derive(Clone, Copy, Debug)]
+pub enum Bounds {
+    /// A whole number within a range, both ends included.
+    Number(u64, u64),
+    /// One of these words.
+    OneOf(&'static [&'static str]),
+    /// Told in words; whoever reads the value judges it.
+    Form(&'static str),
+}
+
+impl Bounds {
+    fn allow(&self, text: &str) -> bool {
+        match self {
+            Self::Number(min, max) => text.parse().is_ok_and(|number: u64| (*min..=*max).contains(&number)),
+            Self::OneOf(words) => words.contains(&text),
+            Self::Form(_) => true,
+        }
+    }
+}
+
+impl fmt::Display for Bounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(min, max) => write!(f, "a whole number from {min} to {max}"),
+            Self::OneOf(words) => write!(f, "one of {}", words.join(", ")),
+            Self::Form(form) => f.write_str(form),
+        }
+    }
+}
+
+/// One that is no secret.
+const fn plain(name: &'static str, unset: Unset, bounds: Bounds, meaning: &'static str) -> Variable {
+    Variable { name, secret: false, unset, bounds, meaning }
+}
+
+/// A secret.
+const fn secret(name: &'static str, unset: Unset, bounds: Bounds, meaning: &'static str) -> Variable {
+    Variable { name, secret: true, unset, bounds, meaning }
+}
+
+const SECRETS_FORM: &str = "id:secret, several separated by commas, each secret at least 32 bytes long";
+const ONE_OR_TWO_SECRETS_FORM: &str =
+    "id:secret, or two of them separated by a comma, each secret at least 32 bytes long";
+
+const DATABASE_URL: Variable = secret(
+    "DATABASE_URL",
+    Unset::Refused,
+    Bounds::Form("a URL such as postgres://user:password@host:5432/name"),
+    "Where PostgreSQL is, version 15 to 18.",
+);
+const PROFILE: Variable = plain(
+    "ONCEPOST_PROFILE",
+    Unset::Default("production"),
+    Bounds::OneOf(&["production", "demo"]),
+    "In `production` secrets must be given, and not be the demo's. In `demo`, secrets that everybody can read serve where none are given.",
+);
+const IDEMPOTENCY_SECRETS: Variable = secret(
+    "IDEMPOTENCY_SECRETS",
+    Unset::Refused,
+    Bounds::Form(ONE_OR_TWO_SECRETS_FORM),
+    "What idempotency keys are hashed with before they are stored; two while they are rotated.",
+);
+const IDEMPOTENCY_LOOKUP_SECRETS: Variable = secret(
+    "IDEMPOTENCY_LOOKUP_SECRETS",
+    Unset::Nothing,
+    Bounds::Form(SECRETS_FORM),
+    "Earlier secrets that records may still stand under. They are read with, and never written with.",
+);
+const API_KEY_PEPPERS: Variable = secret(
+    "API_KEY_PEPPERS",
+    Unset::Refused,
+    Bounds::Form(SECRETS_FORM),
+    "What API keys are hashed with before they are stored. New keys are hashed with the first; all serve for checking.",
+);
+const LISTEN: Variable = plain(
+    "LISTEN",
+    Unset::Default("127.0.0.1:8080"),
+    Bounds::Form("an address and port such as 127.0.0.1:8080"),
+    "Where the API is served. Port 0 takes any free one.",
+);
+const IDEMPOTENCY_CONFLICT_STATUS: Variable = plain(
+    "IDEMPOTENCY_CONFLICT_STATUS",
+    Unset::Default("422"),
+    Bounds::OneOf(&["422", "409"]),
+    "The status of `idempotency-key-reused`, where a key belongs to another request.",
+);
+const IDEMPOTENCY_RETENTION_DAYS: Variable = plain(
+    "IDEMPOTENCY_RETENTION_DAYS",
+    Unset::Default("7"),
+    Bounds::Number(1, 3_650),
+    "For how many days answers can be replayed. A later retry is refused; it never runs again.",
+);
+const CORS_ORIGINS: Variable = plain(
+    "CORS_ORIGINS",
+    Unset::Nothing,
+    Bounds::Form("`*`, or origins such as https://shop.example separated by commas"),
+    "Whose pages may call the API from a browser: none unless set, `*` for all.",
+);
+/// Each session costs PostgreSQL some megabytes.
+const DATABASE_POOL_SIZE: Variable = plain(
+    "DATABASE_POOL_SIZE",
+    Unset::Default("8"),
+    Bounds::Number(1, 100),
+    "The most database sessions for reading. Writing and API keys have sessions of their own.",
+);
+/// Each connection takes a file descriptor.
+const MAX_CONNECTIONS: Variable = plain(
+    "MAX_CONNECTIONS",
+    Unset::Default("4096"),
+    Bounds::Number(1, 100_000),
+    "The most HTTP connections at a time; beyond, each is answered 503. Each takes a file descriptor.",
+);
+const RUST_LOG: Variable = plain(
+    "RUST_LOG",
+    Unset::Default("info"),
+    Bounds::Form("levels such as info or warn,api=debug"),
+    "Which lines are logged.",
+);
+const LOG_FORMAT: Variable =
+    plain("LOG_FORMAT", Unset::Default("text"), Bounds::OneOf(&["text", "json"]), "The form of the log's lines.");
+
+/// Every variable that the server reads.
+pub const VARIABLES: [&Variable; 13] = [
+    &DATABASE_URL,
+    &PROFILE,
+    &IDEMPOTENCY_SECRETS,
+    &IDEMPOTENCY_LOOKUP_SECRETS,
+    &API_KEY_PEPPERS,
+    &LISTEN,
+    &IDEMPOTENCY_CONFLICT_STATUS,
+    &IDEMPOTENCY_RETENTION_DAYS,
+    &CORS_ORIGINS,
+    &DATABASE_POOL_SIZE,
+    &MAX_CONNECTIONS,
+    &RUST_LOG,
+    &LOG_FORMAT,
+];
+
 /// Sessions for reading API keys: their own, so that slow lists don't keep anyone out.
 const KEY_POOL_SIZE: u32 = 2;
-/// Each connection takes a file descriptor.
-const CONNECTIONS: RangeInclusive<usize> = 1..=100_000;
 
 /// Variables, and what is wrong with them.
 pub struct Variables<F> {
@@ -79,12 +240,12 @@ pub struct Variables<F> {
     faults: Vec<String>,
 }
 
-/// The process's own variables. One that is not text counts as not set.
-pub fn process_variables() -> Variables<impl Fn(&str) -> Option<String>> {
-    Variables::new(|name: &str| std::env::var(name).ok())
+/// The process's own variables.
+pub fn process_variables() -> Variables<impl Fn(&str) -> Option<OsString>> {
+    Variables::new(|name: &str| std::env::var_os(name))
 }
 
-impl<F: Fn(&str) -> Option<String>> Variables<F> {
+impl<F: Fn(&str) -> Option<V>, V: Into<OsString>> Variables<F> {
     /// Variables that `find` finds by their names.
     pub const fn new(find: F) -> Self {
         Self { find, faults: Vec::new() }
@@ -96,34 +257,38 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
     /// Every fault at once.
     pub fn server(mut self) -> Result<ServerConfig, ConfigError> {
         let profile = self.profile();
-        let listen = self.parsed("LISTEN", "an address such as 127.0.0.1:8080", |text| text.parse().ok());
+        let listen = self.parsed(&LISTEN, |text| text.parse().ok());
         let database = self.database();
         let secrets = self.secrets(profile);
         let peppers = self.peppers(profile);
-        let pool_size = self.within("DATABASE_POOL_SIZE", POOL_SIZES).unwrap_or(DEFAULT_POOL_SIZE);
+        let pool_size = self.parsed(&DATABASE_POOL_SIZE, |text| text.parse().ok());
         let retention = self.retention_days();
-        let conflict_status = self.parsed("IDEMPOTENCY_CONFLICT_STATUS", "422 or 409", |text| match text {
+        let conflict_status = self.parsed(&IDEMPOTENCY_CONFLICT_STATUS, |text| match text {
             "422" => Some(ConflictStatus::UnprocessableContent),
             "409" => Some(ConflictStatus::Conflict),
             _ => None,
         });
-        let cors_origins = self.parsed(
-            "CORS_ORIGINS",
-            "`*`, or origins such as https://shop.example separated by commas",
-            read_origins,
-        );
-        let max_connections = self.within("MAX_CONNECTIONS", CONNECTIONS);
-        match (database, secrets, peppers) {
-            (Some(database), Some(secrets), Some(peppers)) if self.faults.is_empty() => Ok(ServerConfig {
-                listen: listen.unwrap_or(SocketAddr::from((Ipv4Addr::LOCALHOST, 8080))),
+        let cors_origins = self.parsed(&CORS_ORIGINS, read_origins).unwrap_or_default();
+        let max_connections = self.parsed(&MAX_CONNECTIONS, |text| text.parse().ok());
+        // The log began before this, with what could be used of these two. Here they are only judged.
+        self.parsed(&RUST_LOG, |text| EnvFilter::try_new(text).ok());
+        self.parsed(&LOG_FORMAT, |_| Some(()));
+        match (listen, database, secrets, peppers, pool_size, retention, conflict_status, max_connections) {
+            (
+                Some(listen),
+                Some(database),
+                Some(secrets),
+                Some(peppers),
+                Some(pool_size),
+                Some(retention),
+                Some(conflict_status),
+                Some(max_connections),
+            ) if self.faults.is_empty() => Ok(ServerConfig {
+                listen,
                 ledger: ledger::Settings { database, secrets, pool_size, retention },
                 key_pool_size: KEY_POOL_SIZE,
                 peppers,
-                settings: Settings {
-                    conflict_status: conflict_status.unwrap_or_default(),
-                    cors_origins: cors_origins.unwrap_or_default(),
-                    max_connections: max_connections.unwrap_or(Settings::DEFAULT_MAX_CONNECTIONS),
-                },
+                settings: Settings { conflict_status, cors_origins, max_connections },
             }),
             _ => Err(ConfigError { faults: self.faults }),
         }
@@ -147,15 +312,14 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
     /// Every fault at once.
     pub fn retention(mut self) -> Result<(Database, Retention), ConfigError> {
         let retention = self.retention_days();
-        match self.database() {
-            Some(database) if self.faults.is_empty() => Ok((database, retention)),
+        match (self.database(), retention) {
+            (Some(database), Some(retention)) if self.faults.is_empty() => Ok((database, retention)),
             _ => Err(ConfigError { faults: self.faults }),
         }
     }
 
-    fn retention_days(&mut self) -> Retention {
-        let days = self.within("IDEMPOTENCY_RETENTION_DAYS", Retention::DAYS);
-        days.and_then(Retention::of_days).unwrap_or(Retention::DEFAULT)
+    fn retention_days(&mut self) -> Option<Retention> {
+        self.parsed(&IDEMPOTENCY_RETENTION_DAYS, |text| text.parse().ok().and_then(Retention::of_days))
     }
 
     /// What every other command needs.
@@ -167,30 +331,37 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
     }
 
     /// A variable's text; one that is empty counts as not set, as compose files have it.
-    fn text(&self, name: &str) -> Option<String> {
-        (self.find)(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())
+    fn text(&mut self, name: &str) -> Option<String> {
+        match (self.find)(name)?.into().into_string() {
+            Ok(text) => Some(text.trim().to_owned()).filter(|text| !text.is_empty()),
+            Err(_) => {
+                self.faults.push(format!("{name} is not UTF-8"));
+                None
+            }
+        }
     }
 
-    fn parsed<T>(&mut self, name: &str, must_be: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
-        let text = self.text(name)?;
-        let parsed = parse(&text);
+    fn refuse(&mut self, variable: &Variable) {
+        self.faults.push(format!("{} must be {}", variable.name, variable.bounds));
+    }
+
+    /// What is set, or the default; `None` where there is neither, or it is refused.
+    fn parsed<T>(&mut self, variable: &Variable, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+        let text = match (self.text(variable.name), variable.unset) {
+            (Some(text), _) => text,
+            (None, Unset::Default(value)) => value.to_owned(),
+            (None, Unset::Refused | Unset::Nothing) => return None,
+        };
+        let parsed = Some(text).filter(|text| variable.bounds.allow(text)).and_then(|text| parse(&text));
         if parsed.is_none() {
-            self.faults.push(format!("{name} must be {must_be}"));
+            self.refuse(variable);
         }
         parsed
     }
 
-    fn within<T: std::str::FromStr + PartialOrd + fmt::Display>(
-        &mut self,
-        name: &str,
-        range: RangeInclusive<T>,
-    ) -> Option<T> {
-        let must_be = format!("a number from {} to {}", range.start(), range.end());
-        self.parsed(name, &must_be, |text| text.parse().ok().filter(|number| range.contains(number)))
-    }
-
-    /// A secret from `NAME`, or from the file that `NAME_FILE` names.
-    fn secret(&mut self, name: &str) -> Option<SecretString> {
+    /// A secret from its variable or from the file that is named; `None` where there is neither, or it is refused.
+    fn secret(&mut self, variable: &Variable) -> Option<SecretString> {
+        let name = variable.name;
         let file_name = format!("{name}_FILE");
         match (self.text(name), self.text(&file_name)) {
             (Some(_), Some(_)) => {
@@ -209,8 +380,19 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
         }
     }
 
+    /// A secret that has to be given.
+    fn required(&mut self, variable: &Variable) -> Option<SecretString> {
+        let faults = self.faults.len();
+        let given = self.secret(variable);
+        if given.is_none() && self.faults.len() == faults {
+            let Variable { name, bounds, .. } = variable;
+            self.faults.push(format!("{name} or {name}_FILE must be set to {bounds}"));
+        }
+        given
+    }
+
     fn profile(&mut self) -> Profile {
-        let profile = self.parsed("ONCEPOST_PROFILE", "demo or production", |text| match text {
+        let profile = self.parsed(&PROFILE, |text| match text {
             "demo" => Some(Profile::Demo),
             "production" => Some(Profile::Production),
             _ => None,
@@ -219,78 +401,65 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
     }
 
     fn database(&mut self) -> Option<Database> {
-        let faults = self.faults.len();
-        let Some(url) = self.secret("DATABASE_URL") else {
-            if self.faults.len() == faults {
-                self.faults.push("DATABASE_URL or DATABASE_URL_FILE must be set".to_owned());
-            }
-            return None;
-        };
-        match Database::from_url(url.expose_secret()) {
-            Ok(database) => Some(database),
-            Err(_) => {
-                self.faults
-                    .push("DATABASE_URL must be a URL such as postgres://user:password@host:5432/name".to_owned());
-                None
-            }
+        let url = self.required(&DATABASE_URL)?;
+        let database = Database::from_url(url.expose_secret()).ok();
+        if database.is_none() {
+            self.refuse(&DATABASE_URL);
         }
+        database
     }
 
-    /// A list of secrets under the rules of the profile: the demo's where none is given, and never in production.
-    fn guarded(&mut self, name: &str, profile: Profile, demo: &str, required: bool) -> Option<SecretString> {
-        let faults = self.faults.len();
-        let given = self.secret(name);
-        if self.faults.len() > faults {
-            return None;
-        }
-        match (given, profile) {
-            (Some(given), Profile::Production) if holds_demo_secret(&given) => {
-                self.faults.push(format!("{name} holds a secret of the demo, which everybody can read"));
-                None
+    /// A list of secrets under the rules of the profile: in `demo`, the demo's where none is given; in `production`, never
+    /// the demo's.
+    fn guarded(&mut self, variable: &Variable, profile: Profile, demo: &str) -> Option<SecretString> {
+        match profile {
+            Profile::Demo => {
+                let faults = self.faults.len();
+                let given = self.secret(variable);
+                given.or_else(|| (self.faults.len() == faults).then(|| demo.into()))
             }
-            (Some(given), Profile::Production | Profile::Demo) => Some(given),
-            (None, Profile::Demo) if required => Some(demo.into()),
-            (None, Profile::Production) if required => {
-                self.faults.push(format!(
-                    "{name} or {name}_FILE must be set: id:secret, at least {} bytes",
-                    Secret::MIN_BYTES
-                ));
-                None
+            Profile::Production => {
+                let given = match variable.unset {
+                    Unset::Refused => self.required(variable),
+                    Unset::Nothing | Unset::Default(_) => self.secret(variable),
+                }?;
+                if holds_demo_secret(&given) {
+                    self.faults.push(format!("{} holds a secret of the demo, which everybody can read", variable.name));
+                    return None;
+                }
+                Some(given)
             }
-            (None, Profile::Demo | Profile::Production) => None,
         }
     }
 
     fn secrets(&mut self, profile: Profile) -> Option<Secrets> {
-        const WRITE: &str = "IDEMPOTENCY_SECRETS";
-        const LOOK_UP: &str = "IDEMPOTENCY_LOOKUP_SECRETS";
-        let write = self.guarded(WRITE, profile, demo_secrets::IDEMPOTENCY_SECRETS, true);
-        let look_up = self.guarded(LOOK_UP, profile, "", false).unwrap_or_else(|| "".into());
-        let mut list = |name: &str, text: &SecretString| match Secret::parse_list(text) {
+        let write = self.guarded(&IDEMPOTENCY_SECRETS, profile, demo_secrets::IDEMPOTENCY_SECRETS);
+        let look_up = self.guarded(&IDEMPOTENCY_LOOKUP_SECRETS, profile, "").unwrap_or_else(|| "".into());
+        let mut list = |variable: &Variable, text: &SecretString| match Secret::parse_list(text) {
             Ok(list) => Some(list),
             Err(error) => {
-                self.faults.push(format!("{name}: {error}"));
+                self.faults.push(format!("{}: {error}", variable.name));
                 None
             }
         };
-        let look_up = list(LOOK_UP, &look_up);
-        let write = list(WRITE, &write?);
+        let look_up = list(&IDEMPOTENCY_LOOKUP_SECRETS, &look_up);
+        let write = list(&IDEMPOTENCY_SECRETS, &write?);
         match Secrets::new(write?, look_up?) {
             Ok(secrets) => Some(secrets),
             Err(error) => {
-                self.faults.push(format!("{WRITE}, {LOOK_UP}: {error}"));
+                let (write, look_up) = (IDEMPOTENCY_SECRETS.name, IDEMPOTENCY_LOOKUP_SECRETS.name);
+                self.faults.push(format!("{write}, {look_up}: {error}"));
                 None
             }
         }
     }
 
     fn peppers(&mut self, profile: Profile) -> Option<Peppers> {
-        const NAME: &str = "API_KEY_PEPPERS";
-        let text = self.guarded(NAME, profile, demo_secrets::API_KEY_PEPPERS, true)?;
+        let text = self.guarded(&API_KEY_PEPPERS, profile, demo_secrets::API_KEY_PEPPERS)?;
         match Peppers::parse(&text) {
             Ok(peppers) => Some(peppers),
             Err(error) => {
-                self.faults.push(format!("{NAME}: {error}"));
+                self.faults.push(format!("{}: {error}", API_KEY_PEPPERS.name));
                 None
             }
         }
@@ -319,6 +488,10 @@ fn read_origins(text: &str) -> Option<CorsOrigins> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
+    use std::os::unix::ffi::OsStringExt;
+
     use super::*;
 
     fn variables(set: &[(&'static str, &'static str)]) -> Variables<impl Fn(&str) -> Option<String>> {
@@ -343,6 +516,46 @@ mod tests {
     }
 
     #[test]
+    fn the_table_holds_every_variable_that_is_read_and_its_defaults_are_the_settings_own() {
+        let asked = RefCell::new(BTreeSet::new());
+        let nothing = Variables::new(|name: &str| {
+            asked.borrow_mut().insert(name.to_owned());
+            None::<String>
+        });
+        assert!(nothing.server().is_err());
+        let known = VARIABLES.iter().flat_map(|variable| {
+            let file = variable.secret.then(|| format!("{}_FILE", variable.name));
+            [Some(variable.name.to_owned()), file].into_iter().flatten()
+        });
+        assert_eq!(asked.into_inner(), known.collect());
+
+        let config = variables(&[URL, SECRETS, PEPPERS]).server().unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(config.settings.max_connections, Settings::DEFAULT_MAX_CONNECTIONS);
+    }
+
+    #[test]
+    fn numbers_are_taken_up_to_their_bounds() {
+        for variable in VARIABLES {
+            let Bounds::Number(min, max) = variable.bounds else { continue };
+            let faults = |text: String| faults(&[URL, SECRETS, PEPPERS, (variable.name, text.leak())]).len();
+            for (text, expected) in [(min, 0), (max, 0), (min - 1, 1), (max + 1, 1)].map(|(n, e)| (n.to_string(), e)) {
+                assert_eq!(faults(text.clone()), expected, "{} = {text}", variable.name);
+            }
+        }
+    }
+
+    #[test]
+    fn text_that_is_not_utf_8_is_a_fault() {
+        let odd = OsString::from_vec(vec![b'8', 0xff]);
+        let set = Variables::new(move |name: &str| match name {
+            "DATABASE_POOL_SIZE" => Some(odd.clone()),
+            _ => [URL, SECRETS, PEPPERS].into_iter().find(|(set, _)| *set == name).map(|(_, text)| text.into()),
+        });
+        let faults = set.server().err().map(|error| error.faults).unwrap_or_default();
+        assert_eq!(faults, ["DATABASE_POOL_SIZE is not UTF-8"]);
+    }
+
+    #[test]
     fn every_fault_is_reported_at_once_and_no_value_with_it() {
         let found = faults(&[
             ("DATABASE_URL", "postgres://u:hidden-password@[/x"),
@@ -353,8 +566,10 @@ mod tests {
             ("CORS_ORIGINS", "shop.example"),
             ("MAX_CONNECTIONS", "many"),
             ("ONCEPOST_PROFILE", "staging"),
+            ("RUST_LOG", "api=hidden"),
+            ("LOG_FORMAT", "hidden"),
         ]);
-        assert_eq!(found.len(), 9, "{found:#?}");
+        assert_eq!(found.len(), 11, "{found:#?}");
         assert!(!found.concat().contains("hidden") && !found.concat().contains("short:"), "{found:#?}");
     }
 

@@ -12,6 +12,9 @@ pub mod config;
 mod document;
 mod fault;
 mod fingerprint;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod get;
 mod health;
 mod idempotency_key;

@@ -55,6 +55,16 @@ pub(crate) enum Error {
         /// What the operating system said.
         source: io::Error,
     },
+    /// The shop's port is taken.
+    #[error("the shop cannot listen on port {port} ({source}): choose another with {option}")]
+    ShopPort {
+        /// What chooses it.
+        option: &'static str,
+        /// The port.
+        port: u16,
+        /// What the operating system said.
+        source: io::Error,
+    },
     /// Kafka's port is taken.
     #[error("Kafka's port {port} on 127.0.0.1 is taken by another process: choose another with --kafka-port")]
     KafkaPort {

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::progress::say;
 
 /// The topic of the events.
-const TOPIC: &str = "transfers";
+pub(crate) const TOPIC: &str = "transfers";
 
 /// Shows the events, or those of one transfer.
 pub(crate) async fn show(brokers: String, transfer: Option<Uuid>, follow: bool) -> Result<()> {
@@ -18,14 +18,19 @@ pub(crate) async fn show(brokers: String, transfer: Option<Uuid>, follow: bool) 
     let reading = tokio::task::spawn_blocking(move || {
         let mut shown: u64 = 0;
         let mut printed = Ok(());
-        let read = read_events(&brokers, TOPIC, follow, |event| {
-            if transfer.as_ref().is_some_and(|id| *id != event.key) {
-                return ControlFlow::Continue(());
-            }
-            shown += 1;
-            printed = print(&event);
-            if printed.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        });
+        let read = read_events(
+            &brokers,
+            TOPIC,
+            || follow,
+            |event| {
+                if transfer.as_ref().is_some_and(|id| *id != event.key) {
+                    return ControlFlow::Continue(());
+                }
+                shown += 1;
+                printed = print(&event);
+                if printed.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            },
+        );
         (read, printed, shown)
     });
     let failed = |source: io::Error| Error::Io { doing: "cannot print".to_owned(), source };

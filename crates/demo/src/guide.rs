@@ -12,6 +12,8 @@ pub(crate) struct Ready {
     event: &'static str,
     /// The API's URL.
     pub(crate) api: String,
+    /// The shop's URL.
+    pub(crate) shop: String,
     /// A URL of PostgreSQL, the superuser's where the server is private.
     pub(crate) postgres: String,
     /// Where Kafka is, if there is one.
@@ -22,13 +24,13 @@ pub(crate) struct Ready {
 }
 
 impl Ready {
-    pub(crate) fn new(api: String, postgres: String, kafka: Option<String>, seeded: Seeded) -> Self {
-        Self { event: "ready", api, postgres, kafka, seeded }
+    pub(crate) fn new(api: String, shop: String, postgres: String, kafka: Option<String>, seeded: Seeded) -> Self {
+        Self { event: "ready", api, shop, postgres, kafka, seeded }
     }
 
     /// The page. The idempotency key is a fresh one at each start, as each start is a new intent.
     pub(crate) fn guide(&self) -> String {
-        let Self { event: _, api, postgres, kafka, seeded: Seeded { keys, accounts } } = self;
+        let Self { event: _, api, shop, postgres, kafka, seeded: Seeded { keys, accounts } } = self;
         let (customer, merchant) = (&accounts.test.customer, &accounts.test.merchant);
         let (live_customer, live_merchant) = (&accounts.live.customer, &accounts.live.merchant);
         let kafka_line = kafka
@@ -54,6 +56,8 @@ impl Ready {
         );
         format!(
             "
+Shop        {shop}
+            pay there, lose the answer, stop Kafka, and see the money move once
 API         {api}
             {api}/docs explains it, {api}/metrics measures it
 PostgreSQL  {postgres}
@@ -105,14 +109,15 @@ mod tests {
             accounts: ByEnvironment { test: accounts("c", "d"), live: accounts("e", "f") },
         };
         let kafka = kafka.map(str::to_owned);
-        Ready::new("http://127.0.0.1:8080".to_owned(), "postgres://x".to_owned(), kafka, seeded)
+        let shop = "http://127.0.0.1:8081".to_owned();
+        Ready::new("http://127.0.0.1:8080".to_owned(), shop, "postgres://x".to_owned(), kafka, seeded)
     }
 
     #[test]
     fn programs_are_told_in_one_line() {
         assert_eq!(
             serde_json::to_string(&ready(None)).unwrap(),
-            "{\"event\":\"ready\",\"api\":\"http://127.0.0.1:8080\",\"postgres\":\"postgres://x\",\"kafka\":null,\
+            "{\"event\":\"ready\",\"api\":\"http://127.0.0.1:8080\",\"shop\":\"http://127.0.0.1:8081\",\"postgres\":\"postgres://x\",\"kafka\":null,\
              \"keys\":{\"test\":\"sk_test_a\",\"live\":\"sk_live_b\"},\
              \"accounts\":{\"test\":{\"customer\":\"c\",\"merchant\":\"d\"},\"live\":{\"customer\":\"e\",\"merchant\":\"f\"}}}"
         );

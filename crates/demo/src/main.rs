@@ -1,7 +1,9 @@
-//! All of Oncepost in one command: a private PostgreSQL and Kafka, the API and the relay, and money to move.
+//! All of Oncepost in one command: a private PostgreSQL and Kafka, the API and the relay, money to move, and a shop to
+//! move it in.
 //!
 //! `run.rs` tells what happens in which order; `seed.rs` makes what the demo moves money with.
 
+mod controls;
 mod error;
 mod events;
 mod folder;
@@ -10,6 +12,7 @@ mod progress;
 mod run;
 mod seed;
 mod servers;
+mod shop;
 mod signals;
 
 use std::io::{self, IsTerminal as _, Write as _};
@@ -21,9 +24,10 @@ use tracing_subscriber::EnvFilter;
 use uuid::Uuid;
 
 use crate::error::Result;
+use crate::shop::{ShopArguments, run_alone};
 use crate::signals::Signals;
 
-/// All of Oncepost in one command: a private PostgreSQL and Kafka, the API and the relay, and money to move.
+/// All of Oncepost in one command: a private PostgreSQL and Kafka, the API and the relay, money to move, and a shop.
 #[derive(Parser)]
 #[command(name = "demo", version, about, args_conflicts_with_subcommands = true)]
 struct Arguments {
@@ -39,6 +43,9 @@ pub(crate) struct RunArguments {
     /// The API's port on 127.0.0.1; 0 for any free one.
     #[arg(long, default_value_t = 8080)]
     port: u16,
+    /// The shop's port on 127.0.0.1; 0 for any free one.
+    #[arg(long, default_value_t = 8081)]
+    shop_port: u16,
     /// Kafka's port on 127.0.0.1; 0 for any free one.
     #[arg(long, default_value_t = KAFKA_PORT, conflicts_with = "external")]
     kafka_port: u16,
@@ -59,6 +66,9 @@ enum Command {
     /// Makes the demo's tenant, keys and accounts in the database at DATABASE_URL where they are missing, and prints them.
     /// Only with ONCEPOST_PROFILE=demo.
     Seed,
+    /// Serves the shop before the API at API_URL, with the demo's keys and accounts in the database at DATABASE_URL. Only
+    /// with ONCEPOST_PROFILE=demo.
+    Shop(ShopArguments),
     /// Shows the events in Kafka as a read_committed consumer sees them, one line each, up to the end.
     Events {
         /// Only those of this transfer.
@@ -87,20 +97,22 @@ async fn main() -> ExitCode {
     let Arguments { command, run } = Arguments::parse();
     log_to_stderr();
     match command {
-        None => run_until_asked_twice(run).await,
-        Some(Command::Seed) => exit_code(seed::seed_from_environment().await),
+        None => until_asked_twice(async |signals| run::run(run, signals).await).await,
+        Some(Command::Seed) => exit_code(seed::show().await),
+        Some(Command::Shop(shop)) => until_asked_twice(async |signals| run_alone(shop, signals).await).await,
         Some(Command::Events { transfer, brokers, follow }) => exit_code(events::show(brokers, transfer, follow).await),
     }
 }
 
-/// Runs the demo. Whoever asks a second time to stop does not want to wait: dropping the demo then kills its servers.
-async fn run_until_asked_twice(arguments: RunArguments) -> ExitCode {
+/// Runs until it is done. Whoever asks a second time to stop does not want to wait: dropping the demo then kills its
+/// servers.
+async fn until_asked_twice(run: impl AsyncFnOnce(&Signals) -> Result<()>) -> ExitCode {
     let signals = match Signals::listen() {
         Ok(signals) => signals,
         Err(error) => return exit_code(Err(error)),
     };
     tokio::select! {
-        done = run::run(arguments, &signals) => exit_code(done),
+        done = run(&signals) => exit_code(done),
         () = signals.asked_twice() => ExitCode::from(INTERRUPTED),
     }
 }

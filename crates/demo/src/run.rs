@@ -1,6 +1,7 @@
 //! The demo itself: starts everything in order, tells that it serves, and stops everything in order.
 
 use std::future::Future;
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -9,16 +10,19 @@ use api::{Api, metrics};
 use ledger::principal::Principals;
 use ledger::{Database, Ledger};
 use relay::{Relay, State};
+use stack::Kafka;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use crate::controls::{ApiServer, controls};
 use crate::error::{Error, Result};
 use crate::folder::Folder;
 use crate::guide::Ready;
 use crate::progress::{say, step};
 use crate::seed::{Seeded, seed};
 use crate::servers::{Servers, start_kafka, start_postgres};
+use crate::shop::{self, Hosts, Shop};
 use crate::signals::Signals;
 use crate::{RunArguments, print_line};
 
@@ -33,7 +37,12 @@ pub(crate) async fn run(arguments: RunArguments, signals: &Signals) -> Result<()
     say(&format!("Oncepost starts; its data is in {}", folder.path().display()));
     // Taken first: a port that is taken is better heard of now than after everything else has started. Whoever connects
     // early waits.
-    let listener = listen(arguments.port)?;
+    let api_port = listen(arguments.port).map_err(|source| Error::ApiPort { port: arguments.port, source })?;
+    let shop_port = listen(arguments.shop_port).map_err(|source| Error::ShopPort {
+        option: "--shop-port",
+        port: arguments.shop_port,
+        source,
+    })?;
     if arguments.fresh {
         let begun = Instant::now();
         folder.clear()?;
@@ -45,7 +54,10 @@ pub(crate) async fn run(arguments: RunArguments, signals: &Signals) -> Result<()
         () = signals.asked() => Ok(None),
     };
     let ended = match started {
-        Ok(Some(started)) => serve(started, listener, &folder, signals).await,
+        Ok(Some(started)) => {
+            let listeners = Listeners { api: api_port, shop: shop_port };
+            serve(started, listeners, servers.kafka_mut(), &folder, signals).await
+        }
         Ok(None) => {
             say_stopping();
             Ok(())
@@ -64,17 +76,26 @@ fn refuse_production() -> Result<()> {
     }
 }
 
-fn listen(port: u16) -> Result<TcpListener> {
-    api::listen(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).map_err(|source| Error::ApiPort { port, source })
+fn listen(port: u16) -> io::Result<TcpListener> {
+    api::listen(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
 }
 
 fn say_stopping() {
     say("\nStopping; a second Ctrl-C ends everything at once");
 }
 
+/// The ports, bound before anything serves on them.
+struct Listeners {
+    api: TcpListener,
+    shop: TcpListener,
+}
+
+/// Makes an API before the books. Each start of the API has one of its own.
+type MakeApi = Box<dyn Fn() -> Api + Send>;
+
 /// What has been started and serves nobody yet.
 struct Started {
-    api: Api,
+    make_api: MakeApi,
     ledger: Ledger,
     database: Database,
     postgres: String,
@@ -96,12 +117,12 @@ async fn start(arguments: &RunArguments, folder: &Folder, servers: &mut Servers)
         }
         start_kafka(servers.kafka_mut(), folder, arguments.kafka_port).await
     };
-    let ((api, ledger, database, seeded), kafka) = tokio::try_join!(books, kafka)?;
-    Ok(Started { api, ledger, database, postgres, kafka, seeded })
+    let ((make_api, ledger, database, seeded), kafka) = tokio::try_join!(books, kafka)?;
+    Ok(Started { make_api, ledger, database, postgres, kafka, seeded })
 }
 
 /// Brings the schema up to date and makes what the demo moves money with.
-async fn open_books(url: &str, folder: &Folder) -> Result<(Api, Ledger, Database, Seeded)> {
+async fn open_books(url: &str, folder: &Folder) -> Result<(MakeApi, Ledger, Database, Seeded)> {
     let ServerConfig { ledger, key_pool_size, peppers, settings, .. } = Variables::new(|name| match name {
         "DATABASE_URL" => Some(url.to_owned()),
         "ONCEPOST_PROFILE" => Some("demo".to_owned()),
@@ -119,27 +140,52 @@ async fn open_books(url: &str, folder: &Folder) -> Result<(Api, Ledger, Database
     let metrics = metrics::install()?;
     let principals = Principals::open(&database, key_pool_size);
     let ledger = Ledger::open(ledger).await?;
-    let api = Api::new(ledger.clone(), principals.clone(), peppers.clone(), settings, Some(metrics));
-    let seeded = seed(&api, &principals, &peppers, Some(&folder.secret()?)).await?;
+    let make_api: MakeApi = {
+        let (ledger, principals, peppers) = (ledger.clone(), principals.clone(), peppers.clone());
+        Box::new(move || {
+            Api::new(ledger.clone(), principals.clone(), peppers.clone(), settings.clone(), Some(metrics.clone()))
+        })
+    };
+    let seeded = seed(&make_api(), &principals, &peppers, Some(&folder.secret()?)).await?;
     step("Books", "open, with a customer and a merchant", begun);
-    Ok((api, ledger, database, seeded))
+    Ok((make_api, ledger, database, seeded))
 }
 
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.trim().is_empty())
 }
 
-/// Serves until it is asked to stop or something ends by itself. Then the API answers what is under way, the books commit
-/// it, and the relay ends its batch.
-async fn serve(started: Started, listener: TcpListener, folder: &Folder, signals: &Signals) -> Result<()> {
-    let Started { api, ledger, database, postgres, kafka, seeded } = started;
+/// Serves until it is asked to stop or something ends by itself. Then the shop closes, the API answers what is under way,
+/// the books commit it, and the relay ends its batch.
+async fn serve(
+    started: Started,
+    listeners: Listeners,
+    kafka_server: &mut Option<Kafka>,
+    folder: &Folder,
+    signals: &Signals,
+) -> Result<()> {
+    let Started { make_api, ledger, database, postgres, kafka, seeded } = started;
     let begun = Instant::now();
-    let address =
-        listener.local_addr().map_err(|source| Error::Io { doing: "cannot tell the API's port".to_owned(), source })?;
-    let url = format!("http://{address}");
-    let (stop_api, stopped) = stopper();
-    let mut api_ended = tokio::spawn(api::serve(listener, api, stopped));
+    let mut api = ApiServer::serve(listeners.api, make_api)?;
+    let url = format!("http://{}", api.address());
     step("API", &url, begun);
+
+    let begun = Instant::now();
+    let (controls, mut operator) = controls(kafka_server.is_some());
+    let shop = Shop::open(shop::Settings {
+        api: url.clone(),
+        seeded: seeded.clone(),
+        database: database.clone(),
+        brokers: kafka.clone(),
+        controls: Some(controls),
+        hosts: Hosts::default(),
+    })?;
+    let address = listeners.shop.local_addr();
+    let address = address.map_err(|source| Error::Io { doing: "cannot tell the shop's port".to_owned(), source })?;
+    let shop_url = format!("http://{address}");
+    let (stop_shop, stopped) = stopper();
+    let shop_ended = tokio::spawn(shop::serve(listeners.shop, shop.router(), stopped));
+    step("Shop", &shop_url, begun);
 
     let begun = Instant::now();
     let settings = kafka.as_ref().map(|kafka| relay::Settings::new(database, kafka.as_str(), relay::Profile::Demo));
@@ -162,22 +208,25 @@ async fn serve(started: Started, listener: TcpListener, folder: &Folder, signals
             await_position(state).await?;
             step("Relay", "has read its position", begun);
         }
-        tell(&Ready::new(url, postgres, kafka, seeded), folder)?;
+        tell(&Ready::new(url, shop_url, postgres, kafka, seeded), folder)?;
         std::future::pending().await
     };
     let ended = tokio::select! {
         ended = served => ended,
         () = signals.asked() => Ok(()),
-        _ = &mut api_ended => Err(Error::ApiEnded),
+        error = operator.operate(&mut api, kafka_server) => Err(error),
         ended = &mut relay_ended => Err(relay_error(ended)),
     };
 
     say_stopping();
     let begun = Instant::now();
-    drop(stop_api);
-    if !api_ended.is_finished() {
-        drop(api_ended.await);
-    }
+    drop(stop_shop);
+    // A task that failed has ended, too.
+    drop(shop_ended.await);
+    shop.close();
+    step("Shop", "closed", begun);
+    let begun = Instant::now();
+    api.stop().await;
     ledger.close().await;
     step("API", "stopped", begun);
     let begun = Instant::now();
@@ -192,7 +241,7 @@ async fn serve(started: Started, listener: TcpListener, folder: &Folder, signals
 }
 
 /// A future that is ready once its other half is dropped.
-fn stopper() -> (oneshot::Sender<()>, impl Future<Output = ()> + Send + 'static) {
+pub(crate) fn stopper() -> (oneshot::Sender<()>, impl Future<Output = ()> + Send + 'static) {
     let (dropped_to_stop, stopped) = oneshot::channel();
     (dropped_to_stop, async move { drop(stopped.await) })
 }

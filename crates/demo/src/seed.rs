@@ -13,7 +13,7 @@ use axum::body::{Body, to_bytes};
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
 use axum::http::{Method, Request, StatusCode};
 use ledger::principal::{KeyGrant, KeyScopes, PrincipalError, Principals};
-use ledger::{Environment, Ledger, Name, PrincipalId, Secret, Shard, TenantId};
+use ledger::{Database, Environment, Ledger, Name, PrincipalId, Secret, Shard, TenantId};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -78,20 +78,7 @@ pub(crate) struct Seeded {
 }
 
 /// The command `seed`.
-pub(crate) async fn seed_from_environment() -> Result<()> {
-    match std::env::var("ONCEPOST_PROFILE").as_deref().map(str::trim) {
-        Ok("demo") => {}
-        Ok("production") => return Err(Error::ProductionProfile),
-        Ok("") | Err(_) => return Err(Error::DemoProfileMissing),
-        Ok(_) => return Err(Error::UnknownProfile),
-    }
-    let ServerConfig { ledger, key_pool_size, peppers, settings, .. } = process_variables().server()?;
-    let principals = Principals::open(&ledger.database, key_pool_size);
-    let ledger = Ledger::open(ledger).await?;
-    let api = Api::new(ledger.clone(), principals.clone(), peppers.clone(), settings, None);
-    let seeded = seed(&api, &principals, &peppers, None).await;
-    ledger.close().await;
-
+pub(crate) async fn show() -> Result<()> {
     /// The line for programs.
     #[derive(Serialize)]
     struct Line {
@@ -99,7 +86,26 @@ pub(crate) async fn seed_from_environment() -> Result<()> {
         #[serde(flatten)]
         seeded: Seeded,
     }
-    print_line(&Line { event: "seeded", seeded: seeded? })
+    let (seeded, _) = seed_from_environment().await?;
+    print_line(&Line { event: "seeded", seeded })
+}
+
+/// Makes what is missing in the database that the environment names.
+pub(crate) async fn seed_from_environment() -> Result<(Seeded, Database)> {
+    match std::env::var("ONCEPOST_PROFILE").as_deref().map(str::trim) {
+        Ok("demo") => {}
+        Ok("production") => return Err(Error::ProductionProfile),
+        Ok("") | Err(_) => return Err(Error::DemoProfileMissing),
+        Ok(_) => return Err(Error::UnknownProfile),
+    }
+    let ServerConfig { ledger, key_pool_size, peppers, settings, .. } = process_variables().server()?;
+    let database = ledger.database.clone();
+    let principals = Principals::open(&database, key_pool_size);
+    let ledger = Ledger::open(ledger).await?;
+    let api = Api::new(ledger.clone(), principals.clone(), peppers.clone(), settings, None);
+    let seeded = seed(&api, &principals, &peppers, None).await;
+    ledger.close().await;
+    Ok((seeded?, database))
 }
 
 /// Makes what is missing. Keys follow from `secret`, or from the newest pepper.

@@ -1,12 +1,15 @@
 //! What the relay is told by its environment, every fault of it at once.
 
+use std::ffi::OsString;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
+use std::str::FromStr;
 use std::time::Duration;
 
 use ledger::{Database, Shard};
 use rdkafka::ClientConfig;
 use secrecy::{ExposeSecret, SecretString};
+use tracing_subscriber::EnvFilter;
 
 /// How strict a deployment is. It sets the defaults for new topics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,46 +106,247 @@ impl fmt::Display for Fault {
     }
 }
 
-/// The default of `RELAY_BATCH_ROWS`. 2,000 events of about 1 KB are 2 MB, some 30 ms of work on one core, well below
-/// the 15 s of a Kafka transaction.
-const BATCH_ROWS: i64 = 2_000;
-/// The default of `RELAY_BATCH_BYTES`, 4 MiB: it bounds the relay's memory where events are long.
-const BATCH_BYTES: i64 = 4 * 1024 * 1024;
-/// The default of `RELAY_POSITION_RENEWAL_SECONDS`: 168 chances before Kafka's default of seven days is over.
-const RENEWAL_SECONDS: i64 = 3_600;
-/// The port of the default of `RELAY_LISTEN`.
-const LISTEN_PORT: u16 = 9_464;
+/// A variable of the environment: what reading it goes by, and what `docs/configuration.md` says of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Variable {
+    /// Its name. A secret may stand in a file instead, which the variable of this name and `_FILE` names.
+    pub name: &'static str,
+    /// Whether it is a secret.
+    pub secret: bool,
+    /// What counts where it is not set.
+    pub unset: Unset,
+    /// What a value must be.
+    pub bounds: Bounds,
+    /// What it is for.
+    pub meaning: &'static str,
+}
+
+/// What counts where a variable is not set.
+#[derive(Clone, Copy, Debug)]
+pub enum Unset {
+    /// The start is refused.
+    Refused,
+    /// The relay goes without.
+    Nothing,
+    /// This value, which is read as if it were set.
+    Default(&'static str),
+    /// One of these values, by the profile.
+    ByProfile {
+        /// The value in [`Profile::Production`].
+        production: &'static str,
+        /// The value in [`Profile::Demo`].
+        demo: &'static str,
+    },
+}
+
+/// What a value must be. It is shown as the rest of a sentence that begins with the variable and "must be".
+#[derive(Clone, Copy, Debug)]
+pub enum Bounds {
+    /// A whole number within a range, both ends included.
+    Number(i64, i64),
+    /// One of these words; upper and lower case are the same.
+    OneOf(&'static [&'static str]),
+    /// Told in words; whoever reads the value judges it.
+    Form(&'static str),
+}
+
+impl Bounds {
+    fn allow(&self, text: &str) -> bool {
+        match self {
+            Self::Number(min, max) => text.parse().is_ok_and(|number: i64| (*min..=*max).contains(&number)),
+            Self::OneOf(words) => words.iter().any(|word| word.eq_ignore_ascii_case(text)),
+            Self::Form(_) => true,
+        }
+    }
+}
+
+impl fmt::Display for Bounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(min, max) => write!(f, "a whole number from {min} to {max}"),
+            Self::OneOf(words) => write!(f, "one of {}", words.join(", ")),
+            Self::Form(form) => f.write_str(form),
+        }
+    }
+}
+
+/// One that is no secret.
+const fn plain(name: &'static str, unset: Unset, bounds: Bounds, meaning: &'static str) -> Variable {
+    Variable { name, secret: false, unset, bounds, meaning }
+}
+
+/// A secret.
+const fn secret(name: &'static str, unset: Unset, bounds: Bounds, meaning: &'static str) -> Variable {
+    Variable { name, secret: true, unset, bounds, meaning }
+}
+
+const DATABASE_URL: Variable = secret(
+    "DATABASE_URL",
+    Unset::Refused,
+    Bounds::Form("a URL such as postgres://user:password@host:5432/name"),
+    "Where the API's PostgreSQL is.",
+);
+const PROFILE: Variable = plain(
+    "ONCEPOST_PROFILE",
+    Unset::Default("production"),
+    Bounds::OneOf(&["production", "demo"]),
+    "In `production` new topics have three replicas and the log is JSON; in `demo` one broker is enough and the log is text.",
+);
+const KAFKA_BROKERS: Variable =
+    plain("KAFKA_BROKERS", Unset::Refused, Bounds::Form("host:port, several separated by commas"), "Where Kafka is.");
+const KAFKA_SECURITY_PROTOCOL: Variable = plain(
+    "KAFKA_SECURITY_PROTOCOL",
+    Unset::Default("plaintext"),
+    Bounds::OneOf(&["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"]),
+    "How the brokers are spoken to.",
+);
+const KAFKA_SASL_MECHANISM: Variable = plain(
+    "KAFKA_SASL_MECHANISM",
+    Unset::Nothing,
+    Bounds::OneOf(&["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]),
+    "How the relay proves who it is; needed where the protocol begins with `sasl_`, as are the name and the password.",
+);
+const KAFKA_SASL_USERNAME: Variable =
+    plain("KAFKA_SASL_USERNAME", Unset::Nothing, Bounds::Form("a name that Kafka knows"), "Whom the relay logs in as.");
+const KAFKA_SASL_PASSWORD: Variable =
+    secret("KAFKA_SASL_PASSWORD", Unset::Nothing, Bounds::Form("that user's password"), "What it logs in with.");
+const KAFKA_SSL_CA_FILE: Variable = plain(
+    "KAFKA_SSL_CA_FILE",
+    Unset::Nothing,
+    Bounds::Form("a file of certificates in PEM"),
+    "The authorities that the brokers' certificates are checked against; the system's unless set.",
+);
+const KAFKA_SSL_CERTIFICATE_FILE: Variable = plain(
+    "KAFKA_SSL_CERTIFICATE_FILE",
+    Unset::Nothing,
+    Bounds::Form("a file with a certificate in PEM"),
+    "The relay's own certificate, for mutual TLS; it goes together with its key.",
+);
+const KAFKA_SSL_KEY_FILE: Variable = plain(
+    "KAFKA_SSL_KEY_FILE",
+    Unset::Nothing,
+    Bounds::Form("a file with a private key in PEM"),
+    "The key of that certificate.",
+);
+const KAFKA_SSL_KEY_PASSWORD: Variable = secret(
+    "KAFKA_SSL_KEY_PASSWORD",
+    Unset::Nothing,
+    Bounds::Form("that key's password"),
+    "What the key's file is locked with, if it is.",
+);
+const KAFKA_TOPIC: Variable = plain(
+    "KAFKA_TOPIC",
+    Unset::Default("transfers"),
+    Bounds::Form(NAME_FORM),
+    "The topic of the events. The relay makes it where it is missing.",
+);
+const KAFKA_POSITION_TOPIC: Variable = plain(
+    "KAFKA_POSITION_TOPIC",
+    Unset::Default("relay-position"),
+    Bounds::Form(NAME_FORM),
+    "The topic that the position's offsets are named by. Nothing is ever written into it.",
+);
+const KAFKA_POSITION_GROUP: Variable = plain(
+    "KAFKA_POSITION_GROUP",
+    Unset::Default("oncepost-relay"),
+    Bounds::Form(NAME_FORM),
+    "The group that the position is committed under. Nobody may ever subscribe with it.",
+);
+const KAFKA_PARTITIONS: Variable = plain(
+    "KAFKA_PARTITIONS",
+    Unset::Default("6"),
+    Bounds::Number(1, 1_000),
+    "How many partitions the topic of the events is made with.",
+);
+const KAFKA_REPLICATION_FACTOR: Variable = plain(
+    "KAFKA_REPLICATION_FACTOR",
+    Unset::ByProfile { production: "3", demo: "1" },
+    Bounds::Number(1, 15),
+    "How many brokers hold each partition of a topic that the relay makes.",
+);
+const KAFKA_MIN_INSYNC_REPLICAS: Variable = plain(
+    "KAFKA_MIN_INSYNC_REPLICAS",
+    Unset::ByProfile { production: "2", demo: "1" },
+    Bounds::Number(1, 15),
+    "How many of them must have a record before it counts as written: never more than there are, and the default shrinks with them.",
+);
+/// One relay publishes one shard.
+const SHARD: Variable =
+    plain("SHARD", Unset::Default("0"), Bounds::Number(0, 999), "Which shard's events are published.");
+/// 2,000 events of about 1 KB are 2 MB, some 30 ms of work on one core, well below the 15 s of a Kafka transaction.
+const RELAY_BATCH_ROWS: Variable = plain(
+    "RELAY_BATCH_ROWS",
+    Unset::Default("2000"),
+    Bounds::Number(1, 20_000),
+    "The most events in one Kafka transaction.",
+);
+/// 4 MiB: it bounds the relay's memory where events are long.
+const RELAY_BATCH_BYTES: Variable = plain(
+    "RELAY_BATCH_BYTES",
+    Unset::Default("4194304"),
+    Bounds::Number(1_024, 64 * 1024 * 1024),
+    "How many bytes of payload end a Kafka transaction.",
+);
+/// An hour: 168 chances before Kafka's default of seven days is over.
+const RELAY_POSITION_RENEWAL_SECONDS: Variable = plain(
+    "RELAY_POSITION_RENEWAL_SECONDS",
+    Unset::Default("3600"),
+    Bounds::Number(1, 86_400),
+    "How often the position is written again while nothing happens, in seconds: Kafka forgets the offsets of an unused group.",
+);
+const RELAY_LISTEN: Variable = plain(
+    "RELAY_LISTEN",
+    Unset::Default("127.0.0.1:9464"),
+    Bounds::Form("an address and port such as 127.0.0.1:9464"),
+    "Where `/livez`, `/readyz` and `/metrics` are served.",
+);
+const RUST_LOG: Variable = plain(
+    "RUST_LOG",
+    Unset::Default("info"),
+    Bounds::Form("levels such as info or warn,relay=debug"),
+    "Which lines are logged.",
+);
+
+/// What Kafka takes for a topic; a group's name may be anything, but need not.
+const NAME_FORM: &str = "a name that Kafka takes: 1 to 249 letters, digits, `.`, `_` and `-`";
+/// The most characters of such a name.
+const NAME_MAX: usize = 249;
+
+/// Every variable that the relay reads.
+pub const VARIABLES: [&Variable; 23] = [
+    &DATABASE_URL,
+    &PROFILE,
+    &KAFKA_BROKERS,
+    &KAFKA_SECURITY_PROTOCOL,
+    &KAFKA_SASL_MECHANISM,
+    &KAFKA_SASL_USERNAME,
+    &KAFKA_SASL_PASSWORD,
+    &KAFKA_SSL_CA_FILE,
+    &KAFKA_SSL_CERTIFICATE_FILE,
+    &KAFKA_SSL_KEY_FILE,
+    &KAFKA_SSL_KEY_PASSWORD,
+    &KAFKA_TOPIC,
+    &KAFKA_POSITION_TOPIC,
+    &KAFKA_POSITION_GROUP,
+    &KAFKA_PARTITIONS,
+    &KAFKA_REPLICATION_FACTOR,
+    &KAFKA_MIN_INSYNC_REPLICAS,
+    &SHARD,
+    &RELAY_BATCH_ROWS,
+    &RELAY_BATCH_BYTES,
+    &RELAY_POSITION_RENEWAL_SECONDS,
+    &RELAY_LISTEN,
+    &RUST_LOG,
+];
 
 impl Settings {
     /// The settings for a Kafka at `brokers` that needs no credentials, everything else by default.
     #[must_use]
     pub fn new(database: Database, brokers: impl Into<String>, profile: Profile) -> Self {
-        let (replication_factor, min_insync_replicas) = replication(profile);
-        Self {
-            database,
-            shard: Shard(0),
-            kafka: Kafka {
-                brokers: brokers.into(),
-                security: Security::default(),
-                topic: "transfers".to_owned(),
-                position_topic: "relay-position".to_owned(),
-                group: "oncepost-relay".to_owned(),
-                partitions: 6,
-                replication_factor,
-                min_insync_replicas,
-            },
-            batch_rows: BATCH_ROWS,
-            batch_bytes: BATCH_BYTES,
-            renewal: Duration::from_secs(RENEWAL_SECONDS.unsigned_abs()),
-        }
-    }
-}
-
-/// Replication factor and `min.insync.replicas` of new topics.
-const fn replication(profile: Profile) -> (i32, i32) {
-    match profile {
-        Profile::Demo => (1, 1),
-        Profile::Production => (3, 2),
+        let nothing_set = |_: &str| None::<OsString>;
+        let no_files = |_: &str| Err(std::io::ErrorKind::NotFound);
+        let mut reader = Reader { variable: nothing_set, file: no_files, profile, faults: Vec::new() };
+        reader.settings(brokers.into())(database)
     }
 }
 
@@ -152,194 +356,201 @@ impl Config {
     /// # Errors
     /// Every fault at once.
     pub fn from_environment() -> Result<Self, Vec<Fault>> {
-        Self::read(|name| std::env::var(name).ok(), |path| std::fs::read_to_string(path).map_err(|error| error.kind()))
+        Self::read(|name| std::env::var_os(name), |path| std::fs::read_to_string(path).map_err(|error| error.kind()))
     }
 
     /// Reads variables and the files that they name.
-    fn read(
-        variable: impl Fn(&str) -> Option<String>,
+    fn read<T: Into<OsString>>(
+        variable: impl Fn(&str) -> Option<T>,
         file: impl Fn(&str) -> Result<String, std::io::ErrorKind>,
     ) -> Result<Self, Vec<Fault>> {
-        let mut reader = Reader { variable, file, faults: Vec::new() };
-        let profile = reader.profile();
+        let mut reader = Reader { variable, file, profile: Profile::Production, faults: Vec::new() };
+        if reader.text(&PROFILE).is_some_and(|name| name.eq_ignore_ascii_case("demo")) {
+            reader.profile = Profile::Demo;
+        }
         let database = reader.database();
-        let brokers = reader.required("KAFKA_BROKERS");
-        let (replication_factor, min_insync_replicas) = replication(profile);
-        let replication_factor =
-            reader.number("KAFKA_REPLICATION_FACTOR", 1, 15, i64::from(replication_factor)).try_into().unwrap_or(1);
-        // A factor below the profile's pulls the profile's minimum down with it; otherwise nothing could be written.
-        let min_insync_replicas = min_insync_replicas.min(replication_factor);
-        let kafka = Kafka {
-            brokers: brokers.unwrap_or_default(),
-            security: reader.security(),
-            topic: reader.name("KAFKA_TOPIC", "transfers"),
-            position_topic: reader.name("KAFKA_POSITION_TOPIC", "relay-position"),
-            group: reader.name("KAFKA_POSITION_GROUP", "oncepost-relay"),
-            partitions: reader.number("KAFKA_PARTITIONS", 1, 1_000, 6).try_into().unwrap_or(6),
-            replication_factor,
-            min_insync_replicas: reader
-                .number("KAFKA_MIN_INSYNC_REPLICAS", 1, i64::from(replication_factor), i64::from(min_insync_replicas))
-                .try_into()
-                .unwrap_or(1),
-        };
-        let shard = reader.number("SHARD", 0, 999, 0).try_into().unwrap_or(0);
-        let batch_rows = reader.number("RELAY_BATCH_ROWS", 1, 20_000, BATCH_ROWS);
-        let batch_bytes = reader.number("RELAY_BATCH_BYTES", 1_024, 64 * 1024 * 1024, BATCH_BYTES);
-        let renewal = reader.number("RELAY_POSITION_RENEWAL_SECONDS", 1, 86_400, RENEWAL_SECONDS);
-        let listen = reader.listen();
-        match database {
-            Some(database) if reader.faults.is_empty() => Ok(Self {
-                settings: Settings {
-                    database,
-                    shard: Shard(shard),
-                    kafka,
-                    batch_rows,
-                    batch_bytes,
-                    renewal: Duration::from_secs(renewal.unsigned_abs()),
-                },
-                listen,
-                profile,
-            }),
-            Some(_) | None => Err(reader.faults),
+        let brokers = reader.parsed(&KAFKA_BROKERS, |text| text.split(',').all(broker).then(|| text.to_owned()));
+        let settings = reader.settings(brokers.unwrap_or_default());
+        let listen = reader.parsed(&RELAY_LISTEN, |text| text.parse().ok());
+        // The log begins after this, by what `tracing-subscriber` reads itself. Here it is only judged.
+        reader.parsed(&RUST_LOG, |text| EnvFilter::try_new(text).ok());
+        match (database, listen) {
+            (Some(database), Some(listen)) if reader.faults.is_empty() => {
+                Ok(Self { settings: settings(database), listen, profile: reader.profile })
+            }
+            _ => Err(reader.faults),
         }
     }
+}
+
+/// Whether a text names a host and its port.
+fn broker(text: &str) -> bool {
+    text.trim().rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
 }
 
 /// Reads one variable after the other and gathers what is wrong with them.
 struct Reader<V, F> {
     variable: V,
     file: F,
+    profile: Profile,
     faults: Vec<Fault>,
 }
 
-impl<V, F> Reader<V, F>
+impl<T, V, F> Reader<V, F>
 where
-    V: Fn(&str) -> Option<String>,
+    T: Into<OsString>,
+    V: Fn(&str) -> Option<T>,
     F: Fn(&str) -> Result<String, std::io::ErrorKind>,
 {
     fn fault(&mut self, variable: &str, problem: impl Into<String>) {
         self.faults.push(Fault { variable: variable.to_owned(), problem: problem.into() });
     }
 
-    /// An empty variable counts as none: that is how compose files leave one out.
-    fn optional(&self, name: &str) -> Option<String> {
-        (self.variable)(name).filter(|value| !value.is_empty())
+    /// What is set. An empty variable counts as none: that is how compose files leave one out.
+    fn given(&mut self, name: &str) -> Option<String> {
+        match (self.variable)(name)?.into().into_string() {
+            Ok(text) => Some(text.trim().to_owned()).filter(|text| !text.is_empty()),
+            Err(_) => {
+                self.fault(name, "is not UTF-8");
+                None
+            }
+        }
     }
 
-    fn required(&mut self, name: &str) -> Option<String> {
-        let value = self.optional(name);
-        if value.is_none() {
-            self.fault(name, "is not set");
+    /// What is set within its bounds, or the default; `None` where there is neither, or it is refused.
+    fn text(&mut self, variable: &Variable) -> Option<String> {
+        let before = self.faults.len();
+        let default = match (self.given(variable.name), variable.unset, self.profile) {
+            (Some(text), ..) if variable.bounds.allow(&text) => return Some(text),
+            (Some(_), ..) => {
+                self.fault(variable.name, format!("must be {}", variable.bounds));
+                return None;
+            }
+            (None, Unset::Refused, _) => {
+                if self.faults.len() == before {
+                    self.fault(variable.name, format!("must be set to {}", variable.bounds));
+                }
+                return None;
+            }
+            (None, Unset::Nothing, _) => return None,
+            (None, Unset::Default(value), _)
+            | (None, Unset::ByProfile { production: value, .. }, Profile::Production)
+            | (None, Unset::ByProfile { demo: value, .. }, Profile::Demo) => value,
+        };
+        Some(default.to_owned())
+    }
+
+    fn parsed<P>(&mut self, variable: &Variable, parse: impl FnOnce(&str) -> Option<P>) -> Option<P> {
+        let text = self.text(variable)?;
+        let parsed = parse(&text);
+        if parsed.is_none() {
+            self.fault(variable.name, format!("must be {}", variable.bounds));
         }
-        value
+        parsed
+    }
+
+    /// A number; 0 where it is refused, which nobody gets to see.
+    fn number<N: FromStr + Default>(&mut self, variable: &Variable) -> N {
+        self.parsed(variable, |text| text.parse().ok()).unwrap_or_default()
     }
 
     /// A secret from the variable, or from the file that the variable with `_FILE` names.
-    fn secret(&mut self, name: &str) -> Option<SecretString> {
-        let file_variable = format!("{name}_FILE");
-        match (self.optional(name), self.optional(&file_variable)) {
-            (Some(_), Some(_)) => {
-                self.fault(name, format!("and {file_variable} are both set; set one"));
-                None
-            }
-            (Some(value), None) => Some(value.into()),
+    fn secret(&mut self, variable: &Variable) -> Option<SecretString> {
+        let (name, file_name) = (variable.name, format!("{}_FILE", variable.name));
+        let before = self.faults.len();
+        match (self.given(name), self.given(&file_name)) {
+            (Some(_), Some(_)) => self.fault(name, format!("and {file_name} are both set; set one")),
+            (Some(value), None) => return Some(value.into()),
             (None, Some(path)) => match (self.file)(&path) {
-                Ok(text) => Some(text.trim_end_matches(['\r', '\n']).into()),
-                Err(kind) => {
-                    self.fault(&file_variable, format!("names a file that can't be read: {kind}"));
-                    None
-                }
+                Ok(text) => return Some(text.trim().into()),
+                Err(kind) => self.fault(&file_name, format!("names a file that can't be read: {kind}")),
             },
-            (None, None) => None,
+            (None, None) => {
+                if matches!(variable.unset, Unset::Refused) && self.faults.len() == before {
+                    self.fault(name, format!("or {file_name} must be set to {}", variable.bounds));
+                }
+            }
         }
+        None
+    }
+
+    /// The path of a file that can be read: librdkafka would only complain of it again and again.
+    fn path(&mut self, variable: &Variable) -> Option<String> {
+        let path = self.text(variable)?;
+        if let Err(kind) = (self.file)(&path) {
+            self.fault(variable.name, format!("names a file that can't be read: {kind}"));
+        }
+        Some(path)
     }
 
     fn database(&mut self) -> Option<Database> {
-        let before = self.faults.len();
-        let Some(url) = self.secret("DATABASE_URL") else {
-            if self.faults.len() == before {
-                self.fault("DATABASE_URL", "is not set, nor is DATABASE_URL_FILE");
-            }
-            return None;
-        };
-        let database = Database::from_url(url.expose_secret());
-        if database.is_err() {
-            self.fault("DATABASE_URL", "is not a PostgreSQL URL such as postgres://user:password@host:5432/name");
+        let url = self.secret(&DATABASE_URL)?;
+        let database = Database::from_url(url.expose_secret()).ok();
+        if database.is_none() {
+            self.fault(DATABASE_URL.name, format!("must be {}", DATABASE_URL.bounds));
         }
-        database.ok()
+        database
     }
 
-    fn profile(&mut self) -> Profile {
-        match self.optional("ONCEPOST_PROFILE").as_deref() {
-            None | Some("production") => Profile::Production,
-            Some("demo") => Profile::Demo,
-            Some(_) => {
-                self.fault("ONCEPOST_PROFILE", "is neither demo nor production");
-                Profile::Production
-            }
-        }
-    }
-
-    fn number(&mut self, name: &str, min: i64, max: i64, default: i64) -> i64 {
-        let Some(text) = self.optional(name) else { return default };
-        match text.parse::<i64>() {
-            Ok(number) if (min..=max).contains(&number) => number,
-            Ok(_) | Err(_) => {
-                self.fault(name, format!("is not a whole number from {min} to {max}"));
-                default
-            }
-        }
-    }
-
-    /// A name as Kafka takes it for topics: letters, digits, `.`, `_` and `-`, at most 249 of them.
-    fn name(&mut self, variable: &str, default: &str) -> String {
-        let Some(name) = self.optional(variable) else { return default.to_owned() };
+    /// A name as Kafka takes it for topics and groups.
+    fn name(&mut self, variable: &Variable) -> String {
         let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-        if name.len() > 249 || name == "." || name == ".." || !name.chars().all(legal) {
-            self.fault(variable, "is not a name that Kafka takes (letters, digits, `.`, `_`, `-`; at most 249)");
-        }
-        name
+        let legal = |name: &str| name.len() <= NAME_MAX && name != "." && name != ".." && name.chars().all(legal);
+        self.parsed(variable, |name| legal(name).then(|| name.to_owned())).unwrap_or_default()
     }
 
-    fn listen(&mut self) -> SocketAddr {
-        let default = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), LISTEN_PORT);
-        let Some(text) = self.optional("RELAY_LISTEN") else { return default };
-        text.parse().unwrap_or_else(|_| {
-            self.fault("RELAY_LISTEN", "is not an address and port such as 0.0.0.0:9464");
-            default
-        })
+    /// Everything but the database.
+    fn settings(&mut self, brokers: String) -> impl FnOnce(Database) -> Settings + use<T, V, F> {
+        let replication_factor = self.number(&KAFKA_REPLICATION_FACTOR);
+        let kafka = Kafka {
+            brokers,
+            security: self.security(),
+            topic: self.name(&KAFKA_TOPIC),
+            position_topic: self.name(&KAFKA_POSITION_TOPIC),
+            group: self.name(&KAFKA_POSITION_GROUP),
+            partitions: self.number(&KAFKA_PARTITIONS),
+            replication_factor,
+            min_insync_replicas: self.min_insync_replicas(replication_factor),
+        };
+        let shard = Shard(self.number(&SHARD));
+        let batch_rows = self.number(&RELAY_BATCH_ROWS);
+        let batch_bytes = self.number(&RELAY_BATCH_BYTES);
+        let renewal = Duration::from_secs(self.number(&RELAY_POSITION_RENEWAL_SECONDS));
+        move |database| Settings { database, shard, kafka, batch_rows, batch_bytes, renewal }
+    }
+
+    /// A factor below the profile's pulls the profile's minimum down with it; otherwise nothing could be written. A minimum
+    /// that someone has chosen is never changed.
+    fn min_insync_replicas(&mut self, replication_factor: i32) -> i32 {
+        let minimum: i32 = self.number(&KAFKA_MIN_INSYNC_REPLICAS);
+        if (1..minimum).contains(&replication_factor) && self.given(KAFKA_MIN_INSYNC_REPLICAS.name).is_some() {
+            self.fault(KAFKA_MIN_INSYNC_REPLICAS.name, "must not be more than KAFKA_REPLICATION_FACTOR");
+        }
+        minimum.min(replication_factor)
     }
 
     fn security(&mut self) -> Security {
-        let protocol = self.optional("KAFKA_SECURITY_PROTOCOL").map(|name| name.to_ascii_lowercase());
-        if let Some(name) = &protocol
-            && !matches!(name.as_str(), "plaintext" | "ssl" | "sasl_plaintext" | "sasl_ssl")
-        {
-            self.fault("KAFKA_SECURITY_PROTOCOL", "is none of plaintext, ssl, sasl_plaintext, sasl_ssl");
-        }
         let security = Security {
-            mechanism: self.optional("KAFKA_SASL_MECHANISM").map(|name| name.to_ascii_uppercase()),
-            username: self.optional("KAFKA_SASL_USERNAME"),
-            password: self.secret("KAFKA_SASL_PASSWORD"),
-            ca_file: self.optional("KAFKA_SSL_CA_FILE"),
-            certificate_file: self.optional("KAFKA_SSL_CERTIFICATE_FILE"),
-            key_file: self.optional("KAFKA_SSL_KEY_FILE"),
-            key_password: self.secret("KAFKA_SSL_KEY_PASSWORD"),
-            protocol,
+            protocol: self.text(&KAFKA_SECURITY_PROTOCOL).map(|name| name.to_ascii_lowercase()),
+            mechanism: self.text(&KAFKA_SASL_MECHANISM).map(|name| name.to_ascii_uppercase()),
+            username: self.text(&KAFKA_SASL_USERNAME),
+            password: self.secret(&KAFKA_SASL_PASSWORD),
+            ca_file: self.path(&KAFKA_SSL_CA_FILE),
+            certificate_file: self.path(&KAFKA_SSL_CERTIFICATE_FILE),
+            key_file: self.path(&KAFKA_SSL_KEY_FILE),
+            key_password: self.secret(&KAFKA_SSL_KEY_PASSWORD),
         };
-        if let Some(name) = &security.mechanism
-            && !matches!(name.as_str(), "PLAIN" | "SCRAM-SHA-256" | "SCRAM-SHA-512")
-        {
-            self.fault("KAFKA_SASL_MECHANISM", "is none of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512");
-        }
         if security.protocol.as_deref().is_some_and(|name| name.starts_with("sasl_")) {
             let given = [
-                ("KAFKA_SASL_MECHANISM", security.mechanism.is_some()),
-                ("KAFKA_SASL_USERNAME", security.username.is_some()),
-                ("KAFKA_SASL_PASSWORD", security.password.is_some()),
+                (&KAFKA_SASL_MECHANISM, security.mechanism.is_some()),
+                (&KAFKA_SASL_USERNAME, security.username.is_some()),
+                (&KAFKA_SASL_PASSWORD, security.password.is_some()),
             ];
-            for (name, _) in given.iter().filter(|(_, given)| !given) {
-                self.fault(name, "is not set, but KAFKA_SECURITY_PROTOCOL asks for SASL");
+            for (variable, _) in given.iter().filter(|(_, given)| !given) {
+                let name = variable.name;
+                if !self.faults.iter().any(|fault| fault.variable == name) {
+                    self.fault(name, "must be set where KAFKA_SECURITY_PROTOCOL asks for SASL");
+                }
             }
         }
         if security.certificate_file.is_some() != security.key_file.is_some() {
@@ -383,7 +594,8 @@ impl Kafka {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
+    use std::cell::RefCell;
+    use std::collections::{BTreeSet, HashMap};
 
     use super::*;
 
@@ -435,6 +647,52 @@ mod tests {
     }
 
     #[test]
+    fn a_minimum_that_is_chosen_is_not_more_than_there_are() {
+        let more = [
+            ("DATABASE_URL_FILE", "/secret"),
+            ("KAFKA_BROKERS", "kafka:9092"),
+            ("KAFKA_REPLICATION_FACTOR", "2"),
+            ("KAFKA_MIN_INSYNC_REPLICAS", "3"),
+        ];
+        assert_eq!(faulty(&more), ["KAFKA_MIN_INSYNC_REPLICAS"]);
+        let config = read(&more[..3]).ok().unwrap();
+        assert_eq!((config.settings.kafka.replication_factor, config.settings.kafka.min_insync_replicas), (2, 2));
+    }
+
+    #[test]
+    fn the_table_holds_every_variable_that_is_read() {
+        let asked = RefCell::new(BTreeSet::new());
+        let nothing = |name: &str| {
+            asked.borrow_mut().insert(name.to_owned());
+            None::<OsString>
+        };
+        assert!(Config::read(nothing, |_| Ok(String::new())).is_err());
+        let known = VARIABLES.iter().flat_map(|variable| {
+            let file = variable.secret.then(|| format!("{}_FILE", variable.name));
+            [Some(variable.name.to_owned()), file].into_iter().flatten()
+        });
+        assert_eq!(asked.into_inner(), known.collect());
+    }
+
+    #[test]
+    fn numbers_are_taken_up_to_their_bounds() {
+        for variable in VARIABLES {
+            let Bounds::Number(min, max) = variable.bounds else { continue };
+            for (number, taken) in [(min - 1, false), (min, true), (max, true), (max + 1, false)] {
+                let number = number.to_string();
+                let set = [
+                    ("DATABASE_URL_FILE", "/secret"),
+                    ("KAFKA_BROKERS", "kafka:9092"),
+                    // The most there may be, so that any minimum goes with it.
+                    ("KAFKA_REPLICATION_FACTOR", "15"),
+                    (variable.name, &number),
+                ];
+                assert_eq!(read(&set).is_ok(), taken, "{} = {number}", variable.name);
+            }
+        }
+    }
+
+    #[test]
     fn every_fault_is_told_at_once() {
         assert_eq!(
             faulty(&[
@@ -444,7 +702,8 @@ mod tests {
                 ("RELAY_LISTEN", "here"),
                 ("KAFKA_SECURITY_PROTOCOL", "SASL_SSL"),
                 ("KAFKA_SASL_USERNAME", "relay"),
-                ("KAFKA_SSL_KEY_FILE", "/key"),
+                ("KAFKA_SSL_KEY_FILE", "/nowhere"),
+                ("RUST_LOG", "relay=loud"),
             ]),
             [
                 "ONCEPOST_PROFILE",
@@ -452,10 +711,12 @@ mod tests {
                 "KAFKA_BROKERS",
                 "KAFKA_SASL_MECHANISM",
                 "KAFKA_SASL_PASSWORD",
+                "KAFKA_SSL_KEY_FILE",
                 "KAFKA_SSL_CERTIFICATE_FILE",
                 "KAFKA_TOPIC",
                 "SHARD",
                 "RELAY_LISTEN",
+                "RUST_LOG",
             ]
         );
     }

@@ -82,15 +82,15 @@ pub enum ReadEventsError {
     Kafka(#[from] KafkaError),
 }
 
-/// Shows every committed event of a topic, in order per partition, up to its end or, to follow it, for ever. `show` may
-/// break it off. It blocks its thread, and leaves nothing behind in Kafka.
+/// Shows every committed event of a topic, in order per partition, up to its end, and goes on from there while `follow`
+/// says so. `show` may break it off. It blocks its thread, and leaves nothing behind in Kafka.
 ///
 /// # Errors
 /// [`ReadEventsError`].
 pub fn read_events(
     brokers: &str,
     topic: &str,
-    follow: bool,
+    follow: impl Fn() -> bool,
     mut show: impl FnMut(PublishedEvent) -> ControlFlow<()>,
 ) -> Result<(), ReadEventsError> {
     let reader: Reader = ClientConfig::new()
@@ -112,7 +112,7 @@ pub fn read_events(
     reader.assign(&open)?;
     let mut left = partitions;
     let mut heard_at = Instant::now();
-    while follow || !left.is_empty() {
+    while follow() || !left.is_empty() {
         match reader.poll(POLL) {
             Some(Ok(message)) => {
                 heard_at = Instant::now();
@@ -134,7 +134,7 @@ pub fn read_events(
             Some(Err(error)) => return Err(error.into()),
             None => {}
         }
-        if !follow && heard_at.elapsed() >= SILENT_FOR {
+        if !follow() && heard_at.elapsed() >= SILENT_FOR {
             return Err(ReadEventsError::Silent);
         }
     }

@@ -21,7 +21,7 @@ mod tail;
 mod topics;
 mod verification;
 
-pub use config::{Config, Fault, Kafka, Profile, Security, Settings};
+pub use config::{Bounds, Config, Fault, Kafka, Profile, Security, Settings, Unset, VARIABLES, Variable};
 pub use events::{PublishedEvent, ReadEventsError, read_events};
 pub use position::Position;
 pub use reason::HaltReason;

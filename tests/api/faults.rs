@@ -163,3 +163,42 @@ async fn a_request_that_a_stricter_version_would_refuse_is_still_replayed() {
     assert_eq!(client.transfer(&fresh, &stage.world, &stage.account, 5).await.status, 201, "and left its key free");
     stage.books.finish().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replay_costs_nothing_of_a_rate_limit_and_a_request_beyond_it_leaves_its_key_free() {
+    let stage = Stage::open(&[]).await;
+    let limited = stage.books.api_with(&[("RATE_LIMIT_PER_SECOND", "2")]).await;
+    let client = stage.client.at(&limited);
+    let send = async |key: &str| client.transfer(key, &stage.world, &stage.account, 5).await;
+    let key = client.fresh_key();
+    let first = send(&key).await;
+    assert_eq!(first.status, 201);
+    assert_eq!(first.header("ratelimit-policy"), "\"principal\";q=2;w=1");
+    // Spend what is left of this second; then a fresh request is refused, and the replay is not.
+    let mut refused = None;
+    for _ in 0..10 {
+        let fresh = client.fresh_key();
+        let reply = send(&fresh).await;
+        if reply.status == 429 {
+            refused = Some((fresh, reply));
+            break;
+        }
+        assert_eq!(reply.status, 201);
+    }
+    let (fresh, reply) = refused.expect("ten at once are more than two a second");
+    assert_eq!((reply.problem().as_str(), reply.header("retry-after")), ("rate-limited", "1"));
+    assert!(reply.header("ratelimit").starts_with("\"principal\";r=0;"), "{reply:?}");
+    for _ in 0..4 {
+        let replay = send(&key).await;
+        assert_eq!((replay.status, replay.replayed()), (201, true));
+    }
+    harness::until("the limit to allow another", async || {
+        let reply = send(&fresh).await;
+        assert!(reply.status == 429 || (reply.status == 201 && !reply.replayed()), "{reply:?}");
+        reply.status == 201
+    })
+    .await;
+    // Another environment, and another process, count by themselves.
+    assert_eq!(stage.client.transfer(&client.fresh_key(), &stage.world, &stage.account, 5).await.status, 201);
+    stage.books.finish().await;
+}

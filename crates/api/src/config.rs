@@ -205,6 +205,12 @@ const MAX_CONNECTIONS: Variable = plain(
     Bounds::Number(1, 100_000),
     "The most HTTP connections at a time; beyond, each is answered 503. Each takes a file descriptor.",
 );
+const RATE_LIMIT_PER_SECOND: Variable = plain(
+    "RATE_LIMIT_PER_SECOND",
+    Unset::Nothing,
+    Bounds::Number(1, 100_000),
+    "How many requests a second may run for each principal in each environment, at each API process: unlimited unless set. Replays don't count; they and reads have a ceiling of ten times as many.",
+);
 const RUST_LOG: Variable = plain(
     "RUST_LOG",
     Unset::Default("info"),
@@ -215,7 +221,7 @@ const LOG_FORMAT: Variable =
     plain("LOG_FORMAT", Unset::Default("text"), Bounds::OneOf(&["text", "json"]), "The form of the log's lines.");
 
 /// Every variable that the server reads.
-pub const VARIABLES: [&Variable; 13] = [
+pub const VARIABLES: [&Variable; 14] = [
     &DATABASE_URL,
     &PROFILE,
     &IDEMPOTENCY_SECRETS,
@@ -227,6 +233,7 @@ pub const VARIABLES: [&Variable; 13] = [
     &CORS_ORIGINS,
     &DATABASE_POOL_SIZE,
     &MAX_CONNECTIONS,
+    &RATE_LIMIT_PER_SECOND,
     &RUST_LOG,
     &LOG_FORMAT,
 ];
@@ -270,6 +277,7 @@ impl<F: Fn(&str) -> Option<V>, V: Into<OsString>> Variables<F> {
         });
         let cors_origins = self.parsed(&CORS_ORIGINS, read_origins).unwrap_or_default();
         let max_connections = self.parsed(&MAX_CONNECTIONS, |text| text.parse().ok());
+        let rate_limit = self.parsed(&RATE_LIMIT_PER_SECOND, |text| text.parse().ok());
         // The log began before this, with what could be used of these two. Here they are only judged.
         self.parsed(&RUST_LOG, |text| EnvFilter::try_new(text).ok());
         self.parsed(&LOG_FORMAT, |_| Some(()));
@@ -288,7 +296,7 @@ impl<F: Fn(&str) -> Option<V>, V: Into<OsString>> Variables<F> {
                 ledger: ledger::Settings { database, secrets, pool_size, retention },
                 key_pool_size: KEY_POOL_SIZE,
                 peppers,
-                settings: Settings { conflict_status, cors_origins, max_connections },
+                settings: Settings { conflict_status, cors_origins, max_connections, rate_limit },
             }),
             _ => Err(ConfigError { faults: self.faults }),
         }

@@ -128,8 +128,15 @@ fn problems(path: &str, method: &str) -> Vec<ProblemKind> {
             _ => Vec::new(),
         };
     }
-    let mut problems =
-        vec![P::MalformedRequest, P::Unauthenticated, P::Forbidden, P::MethodNotAllowed, P::Internal, P::Unavailable];
+    let mut problems = vec![
+        P::MalformedRequest,
+        P::Unauthenticated,
+        P::Forbidden,
+        P::MethodNotAllowed,
+        P::RateLimited,
+        P::Internal,
+        P::Unavailable,
+    ];
     if path.contains("{id}") {
         problems.push(P::NotFound);
     }
@@ -281,7 +288,9 @@ fn headers(path: &str, method: &str, status: &str) -> Value {
         declare("Retry-After", "Seconds until the operation is worth asking for again.", seconds, true);
         declare("Preference-Applied", "Always `respond-async`.", text(), true);
     }
-    if post && (status == "201" || status == "202" || status == "422") {
+    if post && matches!(status, "201" | "202" | "422") {
+        declare("RateLimit-Policy", "How many requests may run in which time, where that is limited.", text(), false);
+        declare("RateLimit", "How many may still run, and until when, where that is limited.", text(), false);
         declare(
             "Idempotent-Replayed",
             "`true` on an answer that was given before; otherwise absent.",
@@ -302,6 +311,16 @@ fn headers(path: &str, method: &str, status: &str) -> Value {
         "415" => {
             declare("Accept", "Always `application/json`.", text(), true);
             declare("Accept-Encoding", "`identity`, where the body was compressed.", text(), false);
+        }
+        "429" => {
+            declare(
+                "Retry-After",
+                "Seconds until the request is worth sending again.",
+                json!({"type": "integer"}),
+                true,
+            );
+            declare("RateLimit-Policy", "How many requests may run in which time.", text(), true);
+            declare("RateLimit", "How many may still run, and until when.", text(), true);
         }
         "503" => declare(
             "Retry-After",
@@ -367,6 +386,7 @@ fn problem_schema(kind: ProblemKind) -> Value {
         | P::RequestInProgress
         | P::BodyTooLarge
         | P::UnsupportedMediaType
+        | P::RateLimited
         | P::Internal
         | P::Unavailable => Vec::new(),
     };

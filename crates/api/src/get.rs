@@ -23,10 +23,11 @@ pub(crate) type PathId = Result<Path<String>, PathRejection>;
 /// Who asks, if they may read.
 ///
 /// # Errors
-/// [`Problem::Unauthenticated`], [`Problem::Forbidden`] and [`Problem::Unavailable`].
+/// [`Problem::Unauthenticated`], [`Problem::Forbidden`], [`Problem::RateLimited`] and [`Problem::Unavailable`].
 pub(crate) async fn reader(api: &Api, parts: &Parts) -> Result<Caller, Problem> {
     let caller = api.authenticator().authenticate(&parts.headers).await?;
     caller.require(KeyScope::Read)?;
+    api.rate_limits().admit_reader(&caller.scope).require()?;
     Ok(caller)
 }
 

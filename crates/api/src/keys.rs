@@ -51,6 +51,7 @@ pub(crate) async fn look_up(State(api): State<Api>, request: Request) -> Result<
     refuse(members.finish())?;
     let key: IdempotencyKey = key.ok_or(Problem::NotFound)?;
 
+    api.rate_limits().admit_reader(&caller.scope).require()?;
     let KeyUse { state, environment, attempts, last_attempt_at, original } =
         api.ledger().key_use(&caller.scope, &key).await?;
     if environment != caller.scope.environment {

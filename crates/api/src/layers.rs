@@ -121,7 +121,10 @@ fn trace(
         | Problem::IdempotencyKeyReused { .. }
         | Problem::IdempotencyKeyEnvironmentMismatch { .. }
         | Problem::IdempotencyKeyExpired { .. }
-        | Problem::Rejected(_) => tracing::info!(request_id = %id, %method, endpoint, status, took, kind, "refused"),
+        | Problem::Rejected(_)
+        | Problem::RateLimited { .. } => {
+            tracing::info!(request_id = %id, %method, endpoint, status, took, kind, "refused")
+        }
     }
 }
 

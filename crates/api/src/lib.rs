@@ -29,6 +29,7 @@ mod parameters;
 mod post;
 mod prefer;
 mod problem;
+mod rate_limit;
 mod schema;
 mod server;
 mod staged_fault;
@@ -50,6 +51,7 @@ pub use server::{listen, serve};
 
 use crate::authentication::Authenticator;
 use crate::problem::Problem;
+use crate::rate_limit::RateLimits;
 
 /// How a key that belongs to another request is answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,6 +93,8 @@ pub struct Settings {
     pub cors_origins: CorsOrigins,
     /// The most connections at a time; beyond, each gets 503.
     pub max_connections: usize,
+    /// The requests a second that each principal may have run in each environment; `None` for no limit.
+    pub rate_limit: Option<u32>,
 }
 
 impl Settings {
@@ -104,6 +108,7 @@ impl Default for Settings {
             conflict_status: ConflictStatus::default(),
             cors_origins: CorsOrigins::default(),
             max_connections: Self::DEFAULT_MAX_CONNECTIONS,
+            rate_limit: None,
         }
     }
 }
@@ -117,6 +122,7 @@ pub struct Api {
 struct Inner {
     ledger: Ledger,
     authenticator: Arc<Authenticator>,
+    rate_limits: RateLimits,
     settings: Settings,
     metrics: Option<metrics::PrometheusHandle>,
     stopping: AtomicBool,
@@ -133,7 +139,9 @@ impl Api {
         metrics: Option<metrics::PrometheusHandle>,
     ) -> Self {
         let authenticator = Arc::new(Authenticator::new(principals, peppers));
-        Self { inner: Arc::new(Inner { ledger, authenticator, settings, metrics, stopping: AtomicBool::new(false) }) }
+        let rate_limits = RateLimits::new(settings.rate_limit);
+        let stopping = AtomicBool::new(false);
+        Self { inner: Arc::new(Inner { ledger, authenticator, rate_limits, settings, metrics, stopping }) }
     }
 
     fn ledger(&self) -> &Ledger {
@@ -142,6 +150,10 @@ impl Api {
 
     fn authenticator(&self) -> &Arc<Authenticator> {
         &self.inner.authenticator
+    }
+
+    fn rate_limits(&self) -> &RateLimits {
+        &self.inner.rate_limits
     }
 
     fn settings(&self) -> &Settings {
@@ -199,6 +211,8 @@ fn cors(origins: &CorsOrigins) -> Option<CorsLayer> {
                 replayed,
                 prefer::PREFERENCE_APPLIED,
                 layers::X_REQUEST_ID,
+                rate_limit::RATE_LIMIT,
+                rate_limit::RATE_LIMIT_POLICY,
             ])
             .max_age(PREFLIGHT_KEPT),
     )

@@ -16,6 +16,7 @@ use crate::Api;
 use crate::body::BODY_MAX;
 use crate::fault::Fault;
 use crate::problem::{MediaFault, Problem, ProblemKind, Unavailability};
+use crate::rate_limit::Standing;
 
 /// What a page says, as HTML.
 struct Page {
@@ -171,6 +172,12 @@ fn page(kind: ProblemKind, conflict: StatusCode) -> Page {
             REFUSAL_RECORDED,
             "Choose another account, and send the transfer with a fresh key.",
             Some(Problem::Rejected(Rejection::AccountClosed { account })),
+        ),
+        ProblemKind::RateLimited => (
+            "The principal has sent more requests within a second than it may. Replays are not counted: they are answered as long as ten times the limit is not asked for.",
+            NOTHING,
+            "Send the same request again with the same key after <code>Retry-After</code> seconds, and spread requests over time. <code>RateLimit</code> and <code>RateLimit-Policy</code> tell what is left.",
+            Some(Problem::RateLimited { standing: Standing::exhausted(100) }),
         ),
         ProblemKind::Internal => (
             "A fault of the service kept the request from being carried out.",

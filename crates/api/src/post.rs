@@ -23,6 +23,7 @@ use crate::layers::RequestId;
 use crate::parameters::Parameters;
 use crate::prefer::{PREFERENCE_APPLIED, Preferences, RESPOND_ASYNC};
 use crate::problem::{PROBLEM_JSON, Problem};
+use crate::rate_limit::Admission;
 use crate::staged_fault::Staged;
 use crate::{body, idempotency_key, json, operations};
 
@@ -70,39 +71,62 @@ pub(crate) async fn answer(api: &Api, route: &PostRoute, request: Request) -> Re
     let value = json::parse(&read)?;
 
     let fingerprint = fingerprint::take(&parts.method, parts.uri.path(), parts.uri.query(), &value);
-    let operation = match parse(route, &value, parameters) {
-        Ok(operation) => operation,
+    let request_id = RequestId::of(&parts.extensions);
+    let (answer, admission) = match parse(route, &value, parameters) {
+        Ok(operation) => {
+            let submission = Submission {
+                scope,
+                key,
+                fingerprint,
+                known_members: KNOWN_MEMBERS,
+                operation,
+                render: render(route.path.into(), request_id),
+                wait: preferences.wait.map_or(DUPLICATE_WAIT, |wait| wait.min(DUPLICATE_WAIT)),
+                staged_fault: staged.and_then(Staged::in_ledger),
+            };
+            run(api, route, submission, request_id, &preferences).await?
+        }
         // A version with looser rules may have run it: then its answer stands. Only otherwise is it a fault.
         Err(faults) => {
+            let admission = api.rate_limits().admit_reader(&scope);
+            admission.require()?;
             let answer = api.ledger().look_up(&scope, &key, &fingerprint, KNOWN_MEMBERS).await?;
-            let answer = answer.ok_or_else(|| Problem::from(faults))?;
-            count(route.path, scope.environment, &answer);
-            return respond(api, answer);
+            (answer.ok_or_else(|| Problem::from(faults))?, admission)
         }
     };
-    let request_id = RequestId::of(&parts.extensions);
-    let submission = Submission {
-        scope,
-        key,
-        fingerprint,
-        known_members: KNOWN_MEMBERS,
-        operation,
-        render: render(route.path.into(), request_id),
-        wait: preferences.wait.map_or(DUPLICATE_WAIT, |wait| wait.min(DUPLICATE_WAIT)),
-        staged_fault: staged.and_then(Staged::in_ledger),
-    };
+    count(route.path, scope.environment, &answer);
+    let strikes = matches!(answer, Answer::Fresh(_));
+    let mut response = respond(api, answer)?;
+    admission.add_headers(response.headers_mut());
+    if let Some(staged) = staged.filter(|_| strikes) {
+        response.extensions_mut().insert(staged);
+    }
+    Ok(response)
+}
+
+/// Runs the request, or answers it from its record, within what its principal may send.
+async fn run(
+    api: &Api,
+    route: &PostRoute,
+    submission: Submission,
+    request_id: Uuid,
+    preferences: &Preferences,
+) -> Result<(Answer, Admission), Problem> {
+    let scope = submission.scope;
+    let admission = api.rate_limits().admit(&scope);
+    if let Admission::ReplayOnly(standing) = admission {
+        let Submission { key, fingerprint, known_members, .. } = &submission;
+        let answer = api.ledger().look_up(&scope, key, fingerprint, known_members).await?;
+        return Ok((answer.ok_or(Problem::RateLimited { standing })?, admission));
+    }
+    admission.require()?;
     let answer = if preferences.respond_async {
         accept(api, route, submission, request_id, preferences.wait).await?
     } else {
         api.ledger().submit(submission).await?
     };
-    count(route.path, scope.environment, &answer);
-    let strikes = matches!(answer, Answer::Fresh(_));
-    let mut response = respond(api, answer)?;
-    if let Some(staged) = staged.filter(|_| strikes) {
-        response.extensions_mut().insert(staged);
-    }
-    Ok(response)
+    let admission = if matches!(answer, Answer::Fresh(_)) { admission } else { api.rate_limits().give_back(&scope) };
+    Ok((answer, admission))
 }
 
 /// Has the work accepted and begins it; then waits for its end as long as the client likes to.
@@ -137,6 +161,7 @@ async fn try_out(
     parts: &Parts,
 ) -> Result<Response, Problem> {
     let operation = parse(route, value, parameters)?;
+    api.rate_limits().admit_reader(scope).require()?;
     let decided = api.ledger().try_out(scope, &operation).await?;
     let rendered = render(route.path.into(), RequestId::of(&parts.extensions))(Outcome::from(&decided));
     // Nothing was made, so nothing is found anywhere.

@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 use crate::fault::{FAULTS_MAX, Fault};
 use crate::json;
+use crate::rate_limit::Standing;
 
 /// The media type of every problem.
 pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
@@ -47,13 +48,14 @@ pub(crate) enum ProblemKind {
     BalanceLimitExceeded,
     AccountFrozen,
     AccountClosed,
+    RateLimited,
     Internal,
     Unavailable,
 }
 
 impl ProblemKind {
     /// Every kind, in the order of statuses.
-    pub(crate) const ALL: [Self; 22] = [
+    pub(crate) const ALL: [Self; 23] = [
         Self::MalformedRequest,
         Self::IdempotencyKeyMissing,
         Self::IdempotencyKeyMalformed,
@@ -74,6 +76,7 @@ impl ProblemKind {
         Self::BalanceLimitExceeded,
         Self::AccountFrozen,
         Self::AccountClosed,
+        Self::RateLimited,
         Self::Internal,
         Self::Unavailable,
     ];
@@ -101,6 +104,7 @@ impl ProblemKind {
             Self::BalanceLimitExceeded => "balance-limit-exceeded",
             Self::AccountFrozen => "account-frozen",
             Self::AccountClosed => "account-closed",
+            Self::RateLimited => "rate-limited",
             Self::Internal => "internal",
             Self::Unavailable => "unavailable",
         }
@@ -137,6 +141,7 @@ impl ProblemKind {
             | Self::BalanceLimitExceeded
             | Self::AccountFrozen
             | Self::AccountClosed => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::RateLimited => StatusCode::TOO_MANY_REQUESTS,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         }
@@ -164,6 +169,7 @@ impl ProblemKind {
             Self::BalanceLimitExceeded => "A balance would pass its limit.",
             Self::AccountFrozen => "An account is frozen.",
             Self::AccountClosed => "An account is closed.",
+            Self::RateLimited => "Too many requests.",
             Self::Internal => "Something is wrong with the service.",
             Self::Unavailable => "The service can't answer now.",
         }
@@ -253,6 +259,9 @@ pub(crate) enum Problem {
         original: Original,
     },
     Rejected(Rejection),
+    RateLimited {
+        standing: Standing,
+    },
     /// A fault of ours; the cause is for the log.
     Internal {
         cause: Cow<'static, str>,
@@ -372,6 +381,7 @@ impl Problem {
                 Rejection::AccountFrozen { .. } => ProblemKind::AccountFrozen,
                 Rejection::AccountClosed { .. } => ProblemKind::AccountClosed,
             },
+            Self::RateLimited { .. } => ProblemKind::RateLimited,
             Self::Internal { .. } => ProblemKind::Internal,
             Self::Unavailable { .. } => ProblemKind::Unavailable,
         }
@@ -417,6 +427,9 @@ impl Problem {
                     .into()
             }
             Self::Rejected(rejection) => rejected(rejection).into(),
+            Self::RateLimited { .. } => {
+                "Nothing ran and nothing was recorded. Send the same request with the same key after `Retry-After` seconds.".into()
+            }
             Self::Internal { .. } => "The request was not carried out because of a fault in the service.".into(),
             Self::Unavailable { why, .. } => why.detail().into(),
         }
@@ -441,7 +454,8 @@ impl Problem {
             | Self::IdempotencyKeyReused { .. }
             | Self::IdempotencyKeyEnvironmentMismatch { .. }
             | Self::IdempotencyKeyExpired { .. }
-            | Self::Rejected(_) => None,
+            | Self::Rejected(_)
+            | Self::RateLimited { .. } => None,
         }
     }
 
@@ -491,6 +505,7 @@ impl Problem {
             | Self::RequestInProgress
             | Self::BodyTooLarge { .. }
             | Self::UnsupportedMediaType(_)
+            | Self::RateLimited { .. }
             | Self::Internal { .. }
             | Self::Unavailable { .. } => {}
         }
@@ -513,6 +528,10 @@ impl Problem {
             }
             Self::RequestInProgress | Self::Unavailable { .. } => {
                 headers.insert(RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS));
+            }
+            Self::RateLimited { standing } => {
+                headers.insert(RETRY_AFTER, HeaderValue::from(standing.retry_after()));
+                standing.add_headers(headers);
             }
             Self::UnsupportedMediaType(MediaFault::Type) => {
                 headers.insert(ACCEPT, HeaderValue::from_static("application/json"));

@@ -43,7 +43,7 @@ fn page(kind: ProblemKind, conflict: StatusCode) -> Page {
     let original = || Original {
         status: 201,
         operation: "transfer.post".into(),
-        resource_id: Uuid::from_u128(0x0198c0de_0000_7000_8000_0000_0000_0002),
+        resource_id: Uuid::from_u128(0x0198_c0de_0000_7000_8000_0000_0000_0002),
         completed_at: OffsetDateTime::UNIX_EPOCH.replace_year(2026).unwrap_or(OffsetDateTime::UNIX_EPOCH),
     };
     let (meaning, effect, remedy, example) = match kind {

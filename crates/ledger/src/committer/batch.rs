@@ -240,8 +240,9 @@ async fn prepare(
     Ok(Some(Prepared { now, decided, last_position }))
 }
 
-/// Steps 1 and 2 of the first committer. It asks for the locks and for the records in one round trip, since most keys are
-/// new. `None` where every job was answered from its record.
+/// Steps 1 and 2 of the first committer. Mostly keys are new, so the accounts are locked by a statement that looks for
+/// records first, and the records are read only where one stands; while replays come in, the records are read at once.
+/// `None` where every job was answered from its record.
 async fn lock_in_passing(
     session: &mut Session,
     secrets: &Secrets,
@@ -249,22 +250,31 @@ async fn lock_in_passing(
     work: &mut Work,
     found: &mut Vec<(Job, Record)>,
 ) -> Result<Option<Book>, Fault> {
-    let started = Instant::now();
-    let ids = account_ids(&work.open);
-    let mut book =
-        lock_free(&mut session.connection, shard, &ids, &hashes(&work.open)).await.map_err(Fault::before_commit)?;
-    observe("lock", started);
+    let mut book = Book::default();
+    if !session.replaying {
+        let hashes = hashes(&work.open);
+        book = lock_accounts(session, shard, &work.open, &hashes).await?;
+    }
     if book.is_empty() {
-        // A record stands, or there was nothing to lock.
+        // Replays, or nothing that could be locked.
+        let asked = work.open.len();
         answer_found(session, secrets, shard, work, found).await?;
+        session.replaying = work.open.len() < asked;
         if work.open.is_empty() && found.is_empty() {
             return Ok(None);
         }
-        let ids = account_ids(&work.open);
-        book = lock_free(&mut session.connection, shard, &ids, &[]).await.map_err(Fault::before_commit)?;
+        book = lock_accounts(session, shard, &work.open, &[]).await?;
     }
     set_apart(session, shard, work, &book).await?;
     Ok(Some(book))
+}
+
+async fn lock_accounts(session: &mut Session, shard: Shard, jobs: &[Job], unless: &[KeyHash]) -> Result<Book, Fault> {
+    let started = Instant::now();
+    let ids = account_ids(jobs);
+    let book = lock_free(&mut session.connection, shard, &ids, unless).await.map_err(Fault::before_commit)?;
+    observe("lock", started);
+    Ok(book)
 }
 
 /// Steps 2 and 1 of the second committer, which waits for the locks. `None` where someone holds an account for longer than

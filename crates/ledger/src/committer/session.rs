@@ -32,6 +32,8 @@ pub(crate) struct Session {
     pub(crate) covered: bool,
     /// Where the stream ends.
     pub(crate) positions: Positions,
+    /// Whether the last batch held replays: then the next one likely does.
+    pub(crate) replaying: bool,
     /// Whether a transaction is open.
     begun: bool,
     notices: Arc<AtomicBool>,
@@ -61,7 +63,15 @@ impl Session {
             .map_err(|_elapsed| sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()))??;
         let notices = Arc::new(AtomicBool::new(false));
         let dispatch = Dispatch::new(NoticeWatch(Arc::clone(&notices)));
-        Ok(Self { connection, covered: false, positions: Positions::default(), begun: false, notices, dispatch })
+        Ok(Self {
+            connection,
+            covered: false,
+            positions: Positions::default(),
+            replaying: false,
+            begun: false,
+            notices,
+            dispatch,
+        })
     }
 
     /// Begins, unless that was done ahead.

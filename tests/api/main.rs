@@ -6,6 +6,7 @@ mod client;
 mod faults;
 mod http;
 mod locks;
+mod patience;
 mod plans;
 mod races;
 mod records;

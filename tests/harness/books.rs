@@ -65,6 +65,12 @@ impl Books {
         new_principal(&principals, of.tenant).await
     }
 
+    /// Keys of a principal that stands in the books already.
+    pub async fn keys_of(&self, tenant: TenantId, principal: PrincipalId) -> Owner {
+        let principals = Principals::open(&Database::from_url(&self.url).unwrap(), 1);
+        new_keys(&principals, tenant, principal).await
+    }
+
     /// The server, for stopping it under the processes.
     pub fn postgres(&mut self) -> &mut Postgres {
         &mut self.postgres
@@ -147,6 +153,10 @@ async fn new_principal(principals: &Principals, tenant: TenantId) -> Owner {
     let id = PrincipalId::fresh();
     let name = Name::new(format!("principal {id}")).unwrap();
     let principal = principals.create_principal(id, tenant, &name).await.unwrap().id;
+    new_keys(principals, tenant, principal).await
+}
+
+async fn new_keys(principals: &Principals, tenant: TenantId, principal: PrincipalId) -> Owner {
     let peppers = api::Peppers::parse(&SecretBox::new(PEPPERS.into())).unwrap();
     let mut keys = Vec::new();
     for environment in [Environment::Test, Environment::Live] {

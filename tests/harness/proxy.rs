@@ -1,8 +1,9 @@
-//! A TCP proxy before PostgreSQL that can lose the answer to a COMMIT.
+//! A TCP proxy before PostgreSQL that can lose the answer to a COMMIT, and be slow.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -12,6 +13,7 @@ use tokio::task::JoinHandle;
 pub struct Proxy {
     address: SocketAddr,
     to_lose: Arc<AtomicU32>,
+    delay_ms: Arc<AtomicU32>,
     task: JoinHandle<()>,
 }
 
@@ -23,13 +25,14 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let to_lose = Arc::new(AtomicU32::new(0));
-        let lose = Arc::clone(&to_lose);
+        let delay_ms = Arc::new(AtomicU32::new(0));
+        let (lose, delay) = (Arc::clone(&to_lose), Arc::clone(&delay_ms));
         let task = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(forward(client, target, Arc::clone(&lose)));
+                tokio::spawn(forward(client, target, Arc::clone(&lose), Arc::clone(&delay)));
             }
         });
-        Self { address, to_lose, task }
+        Self { address, to_lose, delay_ms, task }
     }
 
     /// The URL of the database as seen through the proxy.
@@ -44,6 +47,11 @@ impl Proxy {
         self.to_lose.store(count, Ordering::SeqCst);
     }
 
+    /// From now on each answer of the server comes later by this.
+    pub fn delay(&self, by: Duration) {
+        self.delay_ms.store(by.as_millis().try_into().unwrap(), Ordering::SeqCst);
+    }
+
     /// How many answers are still to be lost.
     pub fn left_to_lose(&self) -> u32 {
         self.to_lose.load(Ordering::SeqCst)
@@ -56,7 +64,7 @@ impl Drop for Proxy {
     }
 }
 
-async fn forward(mut client: TcpStream, target: SocketAddr, to_lose: Arc<AtomicU32>) {
+async fn forward(mut client: TcpStream, target: SocketAddr, to_lose: Arc<AtomicU32>, delay_ms: Arc<AtomicU32>) {
     let Ok(mut server) = TcpStream::connect(target).await else { return };
     let (mut from_client, mut from_server) = (vec![0; 64 * 1024], vec![0; 64 * 1024]);
     loop {
@@ -77,6 +85,10 @@ async fn forward(mut client: TcpStream, target: SocketAddr, to_lose: Arc<AtomicU
             }
             read = server.read(&mut from_server) => {
                 let Ok(size @ 1..) = read else { return };
+                let delay = Duration::from_millis(delay_ms.load(Ordering::SeqCst).into());
+                if !delay.is_zero() {
+                    tokio::time::sleep(delay).await;
+                }
                 if client.write_all(&from_server[..size]).await.is_err() {
                     return;
                 }

@@ -98,6 +98,15 @@ export class Demo {
     return response.json();
   }
 
+  /** What the API says of a key. */
+  async lookUp(key) {
+    const { api, keys } = this.ready;
+    const headers = { Authorization: `Bearer ${keys.test}`, 'Content-Type': 'application/json' };
+    const response = await fetch(`${api}/v1/idempotency-keys/lookup`, { method: 'POST', headers, body: JSON.stringify({ key }) });
+    assert.equal(response.status, 200);
+    return response.json();
+  }
+
   /** The transfers that pay for the order of a key: the number is a hash of the key, in Crockford's base 32. */
   async transfers(key) {
     const bits = createHash('sha256').update(key).digest().readUIntBE(0, 5);

@@ -337,6 +337,43 @@ test('a changed basket is a new intent, and the earlier one is settled as well',
   assert.equal((await demo.finish(second.key)).amount, 2650);
 });
 
+test('a page that is closed between the answer and its own record of it pays no second time', async () => {
+  await visit.fill();
+  await visit.pay();
+  const [key] = await visit.receipt();
+  // What such a page leaves behind: the intent, and a basket that is still full.
+  const [{ body }] = visit.attempts;
+  await visit.page.evaluate(
+    ({ key, body }) => {
+      const intent = { key, path: '/checkout', body, begun_at: new Date().toISOString(), attempts: 1 };
+      localStorage.setItem(`oncepost.intent.${key}`, JSON.stringify(intent));
+      localStorage.setItem('foolscap.basket', JSON.stringify(JSON.parse(body).items));
+    },
+    { key, body },
+  );
+  await visit.page.goto(`${visit.shop}/#/checkout`);
+  await visit.page.reload();
+  assert.deepEqual(await visit.receipt(), [key]);
+  await visit.page.getByText('the first one, replayed').waitFor();
+  assert.equal(await visit.page.locator('#basket-count').isHidden(), true);
+  assert.deepEqual(await visit.kept(), []);
+  await demo.finish(key);
+});
+
+test('a key that belongs to another request is kept until a person has looked', async () => {
+  await visit.fill();
+  await visit.pay();
+  const [key] = await visit.receipt();
+  const intent = { key, path: '/checkout', body: '{"items":[{"sku":"ink","quantity":2}]}', begun_at: new Date().toISOString(), attempts: 1 };
+  await visit.page.evaluate((kept) => localStorage.setItem(`oncepost.intent.${kept.key}`, JSON.stringify(kept)), intent);
+  await visit.page.reload();
+  await visit.page.getByText('look among your orders before you pay again').waitFor();
+  assert.deepEqual((await visit.kept()).map((kept) => kept.key), [key]);
+  await visit.page.getByRole('button', { name: 'Forget it' }).click();
+  await until('it to be forgotten', async () => (await visit.kept()).length === 0);
+  assert.equal((await demo.finish(key)).amount, 1450);
+});
+
 test('two tabs with the same basket have the same key', async () => {
   await visit.fill();
   await visit.turn('Stop the API', true);
@@ -378,7 +415,7 @@ test('what is declined is told, recorded once, and tried again as a new intent',
   await visit.page.reload();
   await visit.pay();
   const declined = visit.page.locator('#payment .notice.bad');
-  await declined.waitFor();
+  await declined.getByText('Your account does not hold enough.').waitFor();
   assert.deepEqual(await visit.kept(), []);
   await visit.verdict('Declined, and so recorded');
   await visit.picture('declined');
@@ -410,7 +447,12 @@ test('a lost reply: sent twice, moved once, told once', async () => {
 
   // What the panel shows is what the API says.
   const transfer = await demo.finish(key);
+  const record = await demo.lookUp(key);
+  assert.deepEqual([record.state, record.original.status, record.original.location], ['completed', 201, `/v1/transfers/${transfer.id}`]);
+  assert.equal(record.attempts, figures.attempts);
+  await visit.page.locator('#facts', { hasText: `${record.attempts} times, last at` }).waitFor();
   const panel = await visit.page.locator('#facts').innerText();
+  assert.match(panel, /State\s+completed\s+First answer\s+201, kept at/);
   assert.ok(panel.includes(key) && panel.includes(transfer.id));
   const { customer, merchant } = demo.ready.accounts.test;
   const euros = (cents) => `€${(cents / 100).toLocaleString('en-IE', { minimumFractionDigits: 2 })}`;
@@ -539,7 +581,8 @@ test('everything can be done with the keyboard alone', async () => {
 });
 
 test('it works on a narrow screen, without scrolling sideways', async () => {
-  await visit.page.setViewportSize(PHONE);
+  await visit.end();
+  visit = await Visit.begin({ viewport: PHONE, deviceScaleFactor: 2 });
   const fits = async (where) => {
     const wide = await visit.page.evaluate(() => document.documentElement.scrollWidth);
     assert.ok(wide <= PHONE.width, `${where} is ${wide} wide`);
@@ -554,6 +597,7 @@ test('it works on a narrow screen, without scrolling sideways', async () => {
     assert.deepEqual(small, [], where);
   };
   await fits('the shop');
+  await visit.picture('phone');
   await visit.picture('phone-shop', { fullPage: true });
   await visit.fill(['Pen', 'Paper']);
   await fits('the checkout');

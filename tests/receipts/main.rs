@@ -102,10 +102,7 @@ async fn a_post_retried_five_times_a_relay_killed_twice_and_a_record_delivered_a
     let nameless = [("KAFKA_GROUP_INSTANCE_ID", "")];
     let receipts = consumer(&url, &kafka, &mail, &nameless).await;
     until("the receipt", async || mail.mailbox().len() == 1).await;
-    until("the lag to be told", async || {
-        get(&receipts, "/readyz").await.0 == 200 && metric(&receipts, "oncepost_receipts_lag_records").await == 0.0
-    })
-    .await;
+    until("it to be ready", async || get(&receipts, "/readyz").await.0 == 200).await;
     stopped(receipts).await;
 
     Records::at(&kafka).rewind("oncepost-receipts").await;
@@ -222,6 +219,8 @@ async fn ten_kills_of_the_consumer_during_fifty_transfers_leave_fifty_mails() {
     let open = "SELECT state FROM receipts WHERE state <> 'sent'";
     until("every receipt to be sent", async || mail.mailbox().len() == expected.len()).await;
     until("every receipt to be known as sent", async || rows(&pool, open).await.is_empty()).await;
+    // The ends of the relay's transactions take offsets, too, and are no lag. Some are the last thing in their partition.
+    until("no lag", async || metric(&receipts, "oncepost_receipts_lag_records").await == 0.0).await;
     let (mailbox, deliveries) = (mail.mailbox(), mail.deliveries());
     assert_eq!(mailbox.iter().map(|mail| mail.recipient.clone()).collect::<HashSet<_>>(), expected);
     assert_eq!(mailbox.len(), ROUNDS * TRANSFERS_A_ROUND);

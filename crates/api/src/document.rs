@@ -258,6 +258,12 @@ fn complete_operation(path: &str, method: &str, operation: &mut Value) {
     {
         name.insert("enum".to_owned(), json!(ProblemKind::ALL.map(ProblemKind::name)));
     }
+    if let Some(pattern) = cursor_pattern(path)
+        && let Some(Value::Array(parameters)) = operation.get_mut("parameters")
+        && let Some(cursor) = parameters.iter_mut().find(|parameter| parameter["name"] == "cursor")
+    {
+        cursor["schema"]["pattern"] = json!(pattern);
+    }
     if keyed(path, method)
         && let Value::Object(operation) = operation
     {
@@ -265,6 +271,16 @@ fn complete_operation(path: &str, method: &str, operation: &mut Value) {
         if let Value::Array(parameters) = parameters {
             parameters.extend(keyed_parameters());
         }
+    }
+}
+
+/// What a cursor of a list looks like: an id, or the sequence of a posting.
+fn cursor_pattern(path: &str) -> Option<&'static str> {
+    match path {
+        "/v1/accounts" => Some("^a[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"),
+        "/v1/accounts/{id}/postings" => Some("^s[1-9][0-9]{0,17}$"),
+        "/v1/transfers" => Some("^(t[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|s[1-9][0-9]{0,17})$"),
+        _ => None,
     }
 }
 
@@ -279,6 +295,10 @@ fn headers(path: &str, method: &str, status: &str) -> Value {
     declare("X-Request-Id", "Names this answer; fresh for each.", json!({"type": "string", "format": "uuid"}), true);
     if path.starts_with("/v1/") {
         declare("Cache-Control", "Always `no-store`.", text(), true);
+    }
+    if path == "/problems/{name}" && status == "200" {
+        declare("Content-Security-Policy", "What the page may load: nothing but its own style.", text(), true);
+        declare("X-Content-Type-Options", "Always `nosniff`.", text(), true);
     }
     if post && (status == "201" || status == "202") {
         declare("Location", "Where the resource that was made is found.", text(), true);

@@ -4,7 +4,9 @@
 
 use std::collections::BTreeMap;
 
+use ledger::Metadata;
 use time::OffsetDateTime;
+use utoipa::openapi::schema::{Object, ObjectBuilder, SchemaType, Type};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
@@ -15,7 +17,7 @@ pub(crate) struct OpenAccount {
     #[schema(example = "EUR")]
     currency: String,
     /// A name for people.
-    #[schema(max_length = 200)]
+    #[schema(schema_with = text::<200>)]
     name: Option<String>,
     /// The floor of `available`, in minor units, not above 0: 0 unless given; null for no floor.
     #[schema(minimum = -9_007_199_254_740_991_i64, maximum = 0)]
@@ -121,7 +123,7 @@ pub(crate) struct PostTransfer {
     #[schema(example = "EUR")]
     currency: String,
     /// A text for people. Card numbers don't belong here.
-    #[schema(max_length = 500)]
+    #[schema(schema_with = text::<500>)]
     description: Option<String>,
     /// Up to 20 members for the client's own use; names up to 40 characters. Card numbers don't belong here.
     #[schema(schema_with = metadata)]
@@ -291,12 +293,22 @@ pub(crate) struct OriginalAnswer {
     completed_at: OffsetDateTime,
 }
 
+/// What a text is made of: anything but control characters, of which it takes tab and newline.
+const TEXT: &str = "^[^\\x00-\\x08\\x0B-\\x1F\\x7F-\\x9F]*$";
+
+/// A text of at most `MAX` characters, or null.
+fn text<const MAX: usize>() -> Object {
+    let types = SchemaType::from_iter([Type::String, Type::Null]);
+    ObjectBuilder::new().schema_type(types).max_length(Some(MAX)).pattern(Some(TEXT)).build()
+}
+
 /// Members with texts as values, or null.
-fn metadata() -> utoipa::openapi::schema::Object {
-    use utoipa::openapi::schema::{ObjectBuilder, SchemaType, Type};
+fn metadata() -> Object {
+    let text = |most| ObjectBuilder::new().schema_type(Type::String).pattern(Some(TEXT)).max_length(Some(most));
     ObjectBuilder::new()
         .schema_type(SchemaType::from_iter([Type::Object, Type::Null]))
-        .additional_properties(Some(ObjectBuilder::new().schema_type(Type::String).max_length(Some(500))))
-        .max_properties(Some(ledger::Metadata::MAX_MEMBERS))
+        .property_names(Some(text(Metadata::MAX_NAME).min_length(Some(1)).build()))
+        .additional_properties(Some(text(Metadata::MAX_VALUE)))
+        .max_properties(Some(Metadata::MAX_MEMBERS))
         .build()
 }

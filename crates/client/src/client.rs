@@ -23,9 +23,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection may idle: less than the 30 s after which the service closes it, which a request could meet half-way.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The pause between two looks at an operation where the service names none: what it names with its 202.
-const OPERATION_PAUSE: Duration = Duration::from_secs(2);
-
 /// Asks one service as one principal. Cheap to clone.
 pub struct Client<S> {
     inner: Arc<Inner<S>>,
@@ -98,9 +95,7 @@ impl<S: Store> Client<S> {
             let reply = self.fetch(path).await?;
             let operation: Operation = reply.read()?;
             match operation.status {
-                OperationStatus::Processing => {
-                    Err(Miss::Again(Fault::Processing, reply.retry_after().or(Some(OPERATION_PAUSE))))
-                }
+                OperationStatus::Processing => Err(Miss::Again(Fault::Processing, reply.retry_after())),
                 OperationStatus::Succeeded | OperationStatus::Failed | OperationStatus::Unknown => Ok(operation),
             }
         };
@@ -207,7 +202,7 @@ impl<S: Store> ClientBuilder<S> {
             http = http.no_proxy();
         }
         let http = http.build().map_err(|error| Error::Setup(error.to_string()))?;
-        let base = base.trim_end_matches('/').to_owned();
+        let base = url.as_str().trim_end_matches('/').to_owned();
         Ok(Client { inner: Arc::new(Inner { http, base, headers, policy, store }) })
     }
 }

@@ -30,13 +30,15 @@ export class Panel {
   constructor() {
     const list = document.getElementById('switches');
     for (const [name, label, what] of SWITCHES) {
+      const [called, told] = [`switch-${name}`, `switch-${name}-what`];
       const button = element(
         'button',
-        { type: 'button', class: 'switch', role: 'switch', 'aria-checked': 'false', id: `switch-${name}`, onclick: () => this.#turn(name) },
-        element('span', { class: 'name', text: label }),
-        element('span', { class: 'what', text: what }),
+        { type: 'button', class: 'switch', role: 'switch', 'aria-checked': 'false', 'aria-labelledby': called, 'aria-describedby': told },
+        element('span', { class: 'name', id: called, text: label }),
+        element('span', { class: 'what', id: told, text: what }),
         element('span', { class: 'track', 'aria-hidden': 'true' }),
       );
+      button.addEventListener('click', () => this.#turn(name));
       this.#switches.set(name, { button, what });
       list.append(element('li', {}, button));
     }
@@ -219,15 +221,16 @@ function answer(reply, unanswered) {
 }
 
 function record({ record, api_answers: answers }, key) {
-  if (!key || !answers) return null;
-  if (!record) return fact('Idempotency record', null, soft('None under this key yet.'));
+  if (!key || !answers || !record) return null;
+  const { state, attempts, last_attempt_at: last, original } = record;
+  if (state === 'unused') return fact('No idempotency record', null, soft('Nothing has run under this key.'));
   const rows = [
-    ['state', record.state],
-    ['answer kept', record.original && String(record.original.status)],
-    ['decided at', record.original && formatClock(record.original.completed_at)],
+    ['State', state],
+    ['First answer', original && `${original.status}, kept at ${formatClock(original.completed_at)}`],
+    ['Asked for', attempts > 1 ? `${attempts} times, last at ${formatClock(last)}` : 'once'],
   ];
   const pairs = rows.filter(([, value]) => value).flatMap(([name, value]) => [element('dt', { text: name }), element('dd', { text: value })]);
-  return fact('Idempotency record', true, element('dl', { class: 'pairs' }, pairs));
+  return fact('One idempotency record', true, element('dl', { class: 'pairs' }, pairs));
 }
 
 function transfer(facts) {

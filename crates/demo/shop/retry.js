@@ -2,13 +2,21 @@
 //
 // The server remembers what it did under an `Idempotency-Key`, and answers the same request with the same key from
 // memory. What is left to the client is this module: one key for each intent of a person, kept before the first attempt
-// is sent and until a final answer, over reloads and crashes; and patience between attempts.
+// is sent and until a final answer is recorded, over reloads and crashes; and patience between attempts.
 //
 //     const intents = new Intents({ storage: localStorage });
 //     const intent = intents.begin('/checkout', JSON.stringify(basket));   // the same request gets the same key
 //     const outcome = await intents.settle(intent);                        // 'final', 'refused' or 'open'
+//     if (outcome.state !== 'open') {
+//       // Here the page records it: empties the basket, shows the receipt.
+//       intents.forget(intent);
+//     }
 //
-//     for (const intent of intents.pending()) intents.settle(intent);      // after a reload
+//     for (const intent of intents.pending()) intents.settle(intent);      // after a reload, and then the same
+//
+// Why the page forgets, and not this module: a final answer is not the end. Where a page is closed between the answer and
+// its own record of it, the next one finds a full basket. With the key it hears the first answer again; without, it would
+// make a new key, and pay twice.
 //
 // A key in localStorage survives a reload and the crash of a tab. Browsers write it to the disk some seconds later, so that
 // a power failure in between may forget it; the server does not.
@@ -68,7 +76,7 @@ export function readRetryAfter(text, now = Date.now()) {
 }
 
 /**
- * The intents that are not settled yet, in a storage of their own: one item each, so that two tabs don't overwrite each
+ * The intents that are not forgotten yet, in a storage of their own: one item each, so that two tabs don't overwrite each
  * other's.
  *
  * An intent is `{key, path, body, begun_at, attempts}`. `attempts` is counted before each attempt is sent: where it is not
@@ -104,7 +112,7 @@ export class Intents {
   }
 
   /**
-   * The intent to send this request. Until it is settled, the same request is the same intent and has the same key;
+   * The intent to send this request. Until it is forgotten, the same request is the same intent and has the same key;
    * another one, such as a changed basket, is another intent. The key is kept before it is returned. Where it can't be
    * kept, this throws, and nothing should be sent: a reload would forget the key, and with it whether the money has moved.
    */
@@ -116,7 +124,7 @@ export class Intents {
     return intent;
   }
 
-  /** Every intent that is not settled, oldest first. */
+  /** Every intent that is not forgotten, oldest first. */
   pending() {
     const found = [];
     for (let index = 0; index < this.#storage.length; index += 1) {
@@ -134,11 +142,11 @@ export class Intents {
   /**
    * Sends the request until its outcome is known or patience ends. Called twice at a time, it sends once. Returns
    *
-   * - `{state: 'final', answer}`: it has run, now or before, and the key is forgotten. The answer may be a refusal that
-   *   the server has recorded, such as 422 for too little money: trying that again is a new intent.
-   * - `{state: 'refused', answer}`: it has had no effect, and the key is forgotten.
-   * - `{state: 'open', answer}`: not known yet, and the key is kept. Calling `settle` again is always safe; telling a
-   *   person that it failed is not.
+   * - `{state: 'final', answer}`: it has run, now or before. The answer may be a refusal that the server has recorded, such
+   *   as 422 for too little money: trying that again is a new intent. Record it, then `forget` the intent.
+   * - `{state: 'refused', answer}`: it has had no effect. `forget` it.
+   * - `{state: 'open', answer}`: not known yet. Keep it: calling `settle` again is always safe; telling a person that it
+   *   failed is not.
    *
    * An answer is `{status, headers, body, replayed}`; where none ever came, there is none.
    */
@@ -151,7 +159,7 @@ export class Intents {
     return running;
   }
 
-  /** Forgets the key. The request may have run: say so to the person who asks for it. */
+  /** Forgets the key: after the outcome is recorded. Before, the request may have run, and nobody would find out by it. */
   forget(intent) {
     this.#storage.removeItem(this.#prefix + intent.key);
   }
@@ -168,10 +176,7 @@ export class Intents {
       answer = await this.#send(intent);
       const meaning = answer ? judge(answer.status, problemType(answer)) : 'again';
       // A refusal speaks for its own attempt: of an earlier one that got no answer it says nothing.
-      if (meaning === 'final' || (meaning === 'refused' && intent.attempts === 1)) {
-        this.forget(intent);
-        return { state: meaning, answer };
-      }
+      if (meaning === 'final' || (meaning === 'refused' && intent.attempts === 1)) return { state: meaning, answer };
       if (meaning === 'refused') break;
       if (attempt < attemptsMax) {
         const pause = Math.min(FIRST_PAUSE_MS * 2 ** (attempt - 1), LONGEST_PAUSE_MS) * random();

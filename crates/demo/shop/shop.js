@@ -50,18 +50,28 @@ async function settle(intent) {
   steps.delete(intent.key);
   outcomes.set(intent.key, { ...outcome, body: intent.body });
   panel.refresh();
-  if (outcome.state === 'final' && outcome.answer.status === 201) return receive(intent, parse(outcome.answer.body));
-  showPayments();
+  const made = outcome.state === 'final' && outcome.answer.status === 201;
+  const current = basket.request() === intent.body;
+  // The basket first, then the key: a page that is closed in between asks again and hears the same answer.
+  if (made && current) basket.empty();
+  if (outcome.state !== 'open' && !aboutKey(outcome)) intents.forget(intent);
+  if (made) receive(intent, parse(outcome.answer.body), { current, replayed: outcome.answer.replayed });
+  else showPayments();
 }
 
-/** The payment is made. */
-function receive(intent, transfer) {
+/** Whether an answer is about the key, such as that it is too old to be replayed: the payment may well have been made, so
+ * that the key stays until a person has looked. */
+function aboutKey({ answer }) {
+  return Boolean(answer) && problemType(answer).includes('/idempotency-key-');
+}
+
+const problemType = (answer) => String(parse(answer.body)?.type ?? '');
+
+/** The payment is made: the receipt is shown, or news of it where the person is elsewhere by now. */
+function receive(intent, transfer, { current, replayed }) {
   const number = transfer.metadata.order;
-  paid.set(number, { transfer, replayed: outcomes.get(intent.key).answer.replayed, seen: false });
-  const watching = panel.subject().key === intent.key;
-  if (watching) panel.watch({ key: intent.key, order: number });
-  const current = basket.request() === intent.body;
-  if (current) basket.empty();
+  paid.set(number, { transfer, replayed, seen: false });
+  if (panel.subject().key === intent.key) panel.watch({ key: intent.key, order: number });
   showCount();
   say(`Paid. Order ${number}.`);
   if (route().name === 'checkout' && current) location.hash = `#/receipt/${number}`;
@@ -93,12 +103,15 @@ function describe(intent) {
       ? ['wait', 'Asking again…', 'The same payment with the same key: you can’t be charged twice.']
       : ['', 'Paying…', 'You may reload, go back, or lose the network. This payment is kept.'];
   }
+  if (outcome && aboutKey(outcome)) {
+    return ['bad', 'This payment can’t be settled here any more.', 'It may have been made: look among your orders before you pay again.'];
+  }
   if (outcome?.state === 'open' || (!outcome && intent.attempts > 0)) {
     return ['wait', 'We don’t know yet whether this payment was made.', 'Asking again is safe: it is made once at most.'];
   }
   if (outcome?.answer) {
-    const { title, detail } = parse(outcome.answer.body) ?? {};
-    return ['bad', title ?? 'The payment was declined.', detail ?? 'No money has moved.'];
+    const enough = !problemType(outcome.answer).endsWith('/insufficient-funds');
+    return ['bad', enough ? 'The payment was declined.' : 'Your account does not hold enough.', 'No money has moved.'];
   }
   return ['wait', 'This payment has not been sent yet.', 'It is kept until you finish it.'];
 }

@@ -17,6 +17,7 @@ pub(crate) enum Part {
 }
 
 const WORKS: &str = "oncepost_receipts_works";
+const NOT_REACHED: &str = "not reached yet";
 
 impl Part {
     const fn name(self) -> &'static str {
@@ -44,18 +45,24 @@ impl Health {
     /// Nothing is known yet, so nothing is ready.
     pub(crate) fn unknown() -> Self {
         describe_gauge!(WORKS, "1 while a part of what this process needs works, 0 while it does not.");
-        let starting = || Some("not reached yet".to_owned());
-        Self(Arc::new(Mutex::new(Faults { kafka: starting(), database: starting(), smtp: None })))
+        let starting = || Some(NOT_REACHED.to_owned());
+        let health = Self(Arc::new(Mutex::new(Faults { kafka: starting(), database: starting(), smtp: None })));
+        for (part, works) in [(Part::Kafka, 0.0), (Part::Database, 0.0), (Part::Smtp, 1.0)] {
+            gauge!(WORKS, "part" => part.name()).set(works);
+        }
+        health
     }
 
     pub(crate) fn works(&self, part: Part) {
-        self.set(part, None);
+        if self.set(part, None).is_some() {
+            tracing::info!(part = part.name(), "works");
+        }
     }
 
-    /// Logs a fault when it is a new one: a database that is down says the same once a second.
+    /// Logs the first fault after a time without: what is down says something every second.
     pub(crate) fn fails(&self, part: Part, fault: String) {
-        if self.set(part, Some(fault.clone())).as_ref() != Some(&fault) {
-            tracing::warn!(part = part.name(), fault, "something this process needs does not work");
+        if self.set(part, Some(fault.clone())).is_none_or(|before| before == NOT_REACHED) {
+            tracing::warn!(part = part.name(), fault, "does not work");
         }
     }
 

@@ -159,12 +159,27 @@ fn lag(partition: &Partition) -> i64 {
     if partition.fetch_state != "active" {
         return 0;
     }
-    // The end of a transaction takes an offset too, and is never handed over: where nothing was fetched that is not handed
-    // over, and nothing is left to fetch, there is no lag, whatever the offsets say.
-    if partition.fetchq_cnt == 0 && partition.next_offset >= partition.ls_offset {
-        return 0;
-    }
-    // Before the first record is handed over, the place where it would stand.
+    // Not the offset that is stored: the end of a transaction takes an offset too, and librdkafka, which keeps it to itself,
+    // counts it as handed over. Before the first record is handed over, the place where it would stand.
     let handed_over = if partition.app_offset >= 0 { partition.app_offset } else { partition.next_offset };
     (partition.ls_offset - handed_over).max(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lag_is_what_is_not_handed_over() {
+        let lag_of = |fetch_state: &str, app_offset, next_offset, ls_offset| {
+            let fetch_state = fetch_state.to_owned();
+            lag(&Partition { fetch_state, app_offset, next_offset, ls_offset, ..Partition::default() })
+        };
+        const UNKNOWN: i64 = -1_001;
+        assert_eq!(lag_of("active", 20, 23, 23), 3, "what is fetched is not yet handed over");
+        assert_eq!(lag_of("active", 23, 23, 23), 0);
+        assert_eq!(lag_of("active", UNKNOWN, 20, 23), 3);
+        assert_eq!(lag_of("active", UNKNOWN, 0, UNKNOWN), 0, "nothing is known yet");
+        assert_eq!(lag_of("none", UNKNOWN, 0, 23), 0, "the partition is another consumer's");
+    }
 }

@@ -182,8 +182,8 @@ fn refuse() -> Response {
     problem(StatusCode::BAD_REQUEST, "malformed-request", "Not understood", "the body is not what the page sends")
 }
 
-const API_ELSEWHERE: &str = "It runs on its own: `docker compose stop api` stops it, and `start` starts it.";
-const KAFKA_ELSEWHERE: &str = "It runs on its own: `docker compose stop kafka` stops it, and `start` starts it.";
+const API_ELSEWHERE: &str = "It runs on its own and is stopped there, such as by `docker compose stop api`.";
+const KAFKA_ELSEWHERE: &str = "It runs on its own and is stopped there, such as by `docker compose stop kafka`.";
 const NO_KAFKA: &str = "This demo runs without Kafka: events wait in the outbox.";
 
 fn switches(shop: &Shop) -> Switches {

@@ -15,54 +15,53 @@ CREATE TABLE idempotency_responses (
   CONSTRAINT idempotency_responses_id PRIMARY KEY (id, shard, day)
 ) PARTITION BY RANGE (day);
 
--- Makes the tables of the days up to `last`. A table is made apart and attached, which makes no one wait, whereas one made
--- as a partition would lock its parent. Runs as its owner: the role that serves requests owns no table.
-CREATE FUNCTION add_response_days(first date, last date) RETURNS integer
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '200ms' AS $$
+-- Makes the tables of today and of the days to come, by this server's clock. A table is made apart and attached, which makes
+-- no one wait, whereas one made as a partition would lock its parent. Runs as its owner: the role that serves requests owns
+-- no table.
+CREATE FUNCTION add_response_days(days_ahead integer) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp SET lock_timeout = '200ms' AS $$
 DECLARE
+  today date := (now() AT TIME ZONE 'UTC')::date;
   added integer := 0;
+  day date;
   name text;
 BEGIN
-  FOR offset_days IN 0 .. last - first LOOP
-    name := 'idempotency_responses_' || to_char(first + offset_days, 'YYYYMMDD');
+  FOR ahead IN 0 .. least(days_ahead, 31) LOOP
+    day := today + ahead;
+    name := 'idempotency_responses_' || to_char(day, 'YYYYMMDD');
     CONTINUE WHEN to_regclass(name) IS NOT NULL;
     EXECUTE format('CREATE TABLE %I (LIKE idempotency_responses INCLUDING DEFAULTS INCLUDING INDEXES)', name);
-    EXECUTE format('ALTER TABLE idempotency_responses ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)',
-      name, first + offset_days, first + offset_days + 1);
+    EXECUTE format('ALTER TABLE idempotency_responses ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', name, day, day + 1);
     added := added + 1;
   END LOOP;
   RETURN added;
 END $$;
 
--- Drops the tables of the days before `first_kept`. Dropping locks the parent for a moment, so it gives up rather than
--- keep requests waiting for longer than a busy batch takes; whoever called tries again.
-CREATE FUNCTION drop_response_days(first_kept date) RETURNS integer
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '100ms' AS $$
+-- Drops the table of the oldest day that is past the days to keep, by this server's clock, and never that of yesterday or
+-- today. Dropping locks the parent for a moment, so it does one day at a time, and gives up rather than keep requests
+-- waiting for longer than a busy batch takes; whoever called tries again.
+CREATE FUNCTION drop_response_day(days_kept integer) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp SET lock_timeout = '100ms' AS $$
 DECLARE
-  dropped integer := 0;
+  first_kept date := (now() AT TIME ZONE 'UTC')::date - greatest(days_kept, 1);
   name text;
 BEGIN
-  FOR name IN
-    SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-    WHERE i.inhparent = 'idempotency_responses'::regclass
-      AND c.relname < 'idempotency_responses_' || to_char(first_kept, 'YYYYMMDD')
-    ORDER BY c.relname
-  LOOP
-    EXECUTE format('DROP TABLE %I', name);
-    dropped := dropped + 1;
-  END LOOP;
-  RETURN dropped;
+  SELECT min(c.relname) INTO name FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+  WHERE i.inhparent = 'idempotency_responses'::regclass;
+  IF name IS NULL OR name >= 'idempotency_responses_' || to_char(first_kept, 'YYYYMMDD') THEN
+    RETURN 0;
+  END IF;
+  EXECUTE format('DROP TABLE %I', name);
+  RETURN 1;
 END $$;
 
-REVOKE EXECUTE ON FUNCTION add_response_days(date, date), drop_response_days(date) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION add_response_days(integer), drop_response_day(integer) FROM PUBLIC;
 
-SELECT add_response_days(
-  coalesce((SELECT min((completed_at AT TIME ZONE 'UTC')::date) FROM idempotency_records), (now() AT TIME ZONE 'UTC')::date),
-  (now() AT TIME ZONE 'UTC')::date + 14);
+-- The answers so far count as given today.
+SELECT add_response_days(7);
 INSERT INTO idempotency_responses (id, shard, day, content_type, location, body)
-SELECT DISTINCT ON (b.id, b.shard) b.id, b.shard, (r.completed_at AT TIME ZONE 'UTC')::date, b.content_type, b.location, b.body
-FROM idempotency_responses_before b JOIN idempotency_records r ON r.response_id = b.id AND r.shard = b.shard
-ORDER BY b.id, b.shard;
+SELECT id, shard, (now() AT TIME ZONE 'UTC')::date, content_type, location, body FROM idempotency_responses_before;
+UPDATE idempotency_records SET completed_at = now();
 DROP TABLE idempotency_responses_before;
 
 -- Work that was accepted with 202. It is found here by whichever process comes next, and its end replaces the record's
@@ -91,15 +90,18 @@ CREATE TABLE operations (
   CONSTRAINT operations_finished_with_an_answer
     CHECK ((status = 'processing') = (finished_at IS NULL) AND (finished_at IS NULL) = (response_id IS NULL))
 );
-CREATE INDEX operations_unfinished ON operations (shard, created_at) WHERE status = 'processing';
+CREATE INDEX operations_unfinished ON operations (created_at, id) WHERE status = 'processing';
 
 -- The secrets that records were ever made with, by name, each with a proof of which secret it was. A process that does not
--- have one of them would not see its records, and would run their requests again: it does not start (I3).
+-- have one of them would not see its records, and would run their requests again: it does not start (I3). The proof of those
+-- that were in use before is added by the first process that has them.
 CREATE TABLE idempotency_secrets (
   id         text        NOT NULL CONSTRAINT idempotency_secrets_id PRIMARY KEY,
-  proof      bytea       NOT NULL,
+  proof      bytea,
   created_at timestamptz NOT NULL DEFAULT now()
 );
+
+INSERT INTO idempotency_secrets (id) SELECT DISTINCT secret_id FROM idempotency_records;
 
 -- Attempts beyond the first, counted in memory and written later, outside the money path. A crash loses some.
 CREATE TABLE idempotency_attempts (

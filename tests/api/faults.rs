@@ -124,10 +124,11 @@ async fn a_key_can_be_asked_about_and_the_question_leaves_no_trace() {
     assert_eq!(first.status, 201, "the question has not taken the key");
     assert!(client.transfer(&key, &stage.world, &stage.account, 5).await.replayed());
     assert_eq!(client.transfer(&key, &stage.world, &stage.account, 6).await.status, 422);
+    // Between the count in memory and the one that is written, one is missing for a moment.
+    harness::until("both attempts to be counted", async || ask(client, &key).await.json()["attempts"] == 3).await;
     let used = ask(client, &key).await.json();
     assert_eq!((&used["state"], &used["operation"]), (&json!("completed"), &json!("transfer.post")));
     assert_eq!(used["original"]["location"], first.header("location"));
-    assert_eq!(used["attempts"], 3, "{used}");
 
     let stranger = client.with_key(&stage.books.another_principal(&stage.books.owner).await.test);
     assert_eq!(ask(&stranger, &key).await.json()["state"], "unused", "a key belongs to its principal");
@@ -174,6 +175,11 @@ async fn a_replay_costs_nothing_of_a_rate_limit_and_a_request_beyond_it_leaves_i
     let first = send(&key).await;
     assert_eq!(first.status, 201);
     assert_eq!(first.header("ratelimit-policy"), "\"principal\";q=2;w=1");
+    for _ in 0..3 {
+        let replay = send(&key).await;
+        assert_eq!((replay.status, replay.replayed()), (201, true));
+        assert!(!replay.header("ratelimit").starts_with("\"principal\";r=0;"), "a replay was charged: {replay:?}");
+    }
     // Spend what is left of this second; then a fresh request is refused, and the replay is not.
     let mut refused = None;
     for _ in 0..10 {

@@ -182,7 +182,7 @@ const IDEMPOTENCY_CONFLICT_STATUS: Variable = plain(
 const IDEMPOTENCY_RETENTION_DAYS: Variable = plain(
     "IDEMPOTENCY_RETENTION_DAYS",
     Unset::Default("7"),
-    Bounds::Number(1, 3_650),
+    Bounds::Number(1, 90),
     "For how many days answers can be replayed. A later retry is refused; it never runs again.",
 );
 const CORS_ORIGINS: Variable = plain(

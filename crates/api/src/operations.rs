@@ -44,26 +44,38 @@ pub(crate) fn spawn_run(api: &Api, unfinished: Unfinished) -> JoinHandle<Result<
     tokio::spawn(async move { ledger.run(unfinished, render).await })
 }
 
-/// Finishes the work that its process did not, one hundred at a time, until the task is ended.
+/// Finishes the work that its process did not, one page at a time, until the task is ended.
 pub(crate) async fn finish_left_behind(api: Api) {
     loop {
         tokio::time::sleep(TURN).await;
-        let left_behind = match api.ledger().unfinished(OffsetDateTime::now_utc() - LEFT_BEHIND_AFTER).await {
-            Ok(left_behind) => left_behind,
-            Err(error) => {
-                tracing::debug!(%error, "accepted work can't be looked for");
-                continue;
+        let accepted_before = OffsetDateTime::now_utc() - LEFT_BEHIND_AFTER;
+        let mut after = None;
+        loop {
+            let page = match api.ledger().unfinished(accepted_before, after).await {
+                Ok(page) => page,
+                Err(error) => {
+                    tracing::warn!(%error, "accepted work can't be looked for");
+                    break;
+                }
+            };
+            run_all(&api, page.items).await;
+            after = page.next;
+            if after.is_none() {
+                break;
             }
-        };
-        let mut runs = JoinSet::new();
-        for unfinished in left_behind {
-            let (id, run) = (unfinished.id, spawn_run(&api, unfinished));
-            runs.spawn(async move { (id, run.await) });
         }
-        while let Some(run) = runs.join_next().await {
-            if let Ok((id, Ok(Err(error)))) = run {
-                tracing::warn!(operation = %id, %error, "accepted work is not done yet");
-            }
+    }
+}
+
+async fn run_all(api: &Api, left_behind: Vec<Unfinished>) {
+    let mut runs = JoinSet::new();
+    for unfinished in left_behind {
+        let (id, run) = (unfinished.id, spawn_run(api, unfinished));
+        runs.spawn(async move { (id, run.await) });
+    }
+    while let Some(run) = runs.join_next().await {
+        if let Ok((id, Ok(Err(error)))) = run {
+            tracing::warn!(operation = %id, %error, "accepted work is not done yet");
         }
     }
 }

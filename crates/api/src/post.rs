@@ -58,6 +58,7 @@ pub(crate) async fn answer(api: &Api, route: &PostRoute, request: Request) -> Re
     caller.require(route.needs)?;
     body::check_headers(&parts.headers)?;
     let scope = caller.scope;
+    let staged = Staged::read(&parts.headers, scope.environment)?;
     let mut parameters = Parameters::of(&parts.uri);
     if parameters.flag(DRY_RUN) == Some(true) {
         let read = body::read(unread).await?;
@@ -65,7 +66,6 @@ pub(crate) async fn answer(api: &Api, route: &PostRoute, request: Request) -> Re
     }
     // Before the body is read, so that a client that waits for permission to send hears of a bad key at once.
     let key = idempotency_key::read(&parts.headers)?;
-    let staged = Staged::read(&parts.headers, scope.environment)?;
     let preferences = Preferences::of(&parts.headers);
     let read = body::read(unread).await?;
     let value = json::parse(&read)?;

@@ -84,7 +84,8 @@ impl Attempts {
             .execute(pool)
             .await;
             if let Err(error) = written {
-                tracing::warn!(%error, keys = chunk.len(), "attempts can't be counted");
+                tracing::warn!(%error, "attempts can't be counted");
+                return;
             }
         }
     }

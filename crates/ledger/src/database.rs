@@ -71,7 +71,8 @@ impl Database {
                  idempotency_responses, idempotency_secrets, idempotency_attempts, operations, outbox, streams, relays",
                 "UPDATE ON api_keys, accounts, idempotency_attempts, operations, streams, relays",
                 "UPDATE (status, response_id, completed_at) ON idempotency_records",
-                "EXECUTE ON FUNCTION add_response_days, drop_response_days",
+                "UPDATE (proof) ON idempotency_secrets",
+                "EXECUTE ON FUNCTION add_response_days, drop_response_day",
             ] {
                 sqlx::raw_sql(AssertSqlSafe(format!("GRANT {grant} TO {role}"))).execute(&mut connection).await?;
             }

@@ -127,7 +127,7 @@ impl Ledger {
         }
         // Before anything is answered, since an answer without a table for its day can't be recorded. Dropping may fail here
         // and be done later.
-        if let Err(error) = retention.keep(&pool, clock::now()).await {
+        if let Err(error) = retention.keep(&pool).await {
             tracing::warn!(%error, "the days of answers can't be looked after yet");
         }
         let secrets = Arc::new(secrets);

@@ -34,7 +34,7 @@ pub use idempotency::{Answer, Fingerprint, IdempotencyKey, KeyHash, Original, Re
 pub use ledger::{KeyState, KeyUse, Ledger, OpenError, Settings};
 pub use money::{Amount, Balance, Currency, MAX_MINOR_UNITS};
 pub use operation::{AcceptWork, AcceptedWork, OperationId, OperationStatus, Origin, Unfinished};
-pub use query::{Page, PostingPage, ReadError, TransferCursor, TransferFilter};
+pub use query::{Page, PostingPage, ReadError, TransferCursor, TransferFilter, UnfinishedCursor};
 pub use retention::{Kept, Retention};
 pub use scope::{Environment, PrincipalId, Scope, Shard, TenantId};
 pub use secret_registry::SecretFault;

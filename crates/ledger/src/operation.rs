@@ -4,8 +4,6 @@
 //! the work's own effects, the operation's end and the final outcome in place of the record's 202 commit together, so a
 //! crash between the two leaves work that the next process finds.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 use sqlx::types::JsonValue;
 use time::OffsetDateTime;
@@ -163,7 +161,7 @@ pub(crate) enum StoredWork {
         name: Option<String>,
         min_balance: Option<i64>,
         max_balance: Option<i64>,
-        metadata: Option<BTreeMap<String, String>>,
+        metadata: Option<JsonValue>,
     },
     #[serde(rename = "transfer.post")]
     PostTransfer {
@@ -173,7 +171,7 @@ pub(crate) enum StoredWork {
         amount: i64,
         currency: String,
         description: Option<String>,
-        metadata: Option<BTreeMap<String, String>>,
+        metadata: Option<JsonValue>,
     },
 }
 
@@ -181,8 +179,9 @@ fn text<const MAX: usize>(text: &Option<Text<MAX>>) -> Option<String> {
     text.as_ref().map(|text| text.as_str().to_owned())
 }
 
-fn members(metadata: &Option<Metadata>) -> Option<BTreeMap<String, String>> {
-    metadata.as_ref().map(|metadata| metadata.members().clone())
+fn members(metadata: &Option<Metadata>) -> Option<JsonValue> {
+    // Members with texts as names and values have no way to fail.
+    metadata.as_ref().and_then(|metadata| serde_json::to_value(metadata).ok())
 }
 
 impl StoredWork {
@@ -220,10 +219,10 @@ impl StoredWork {
                 Operation::OpenAccount(OpenAccount {
                     id,
                     currency: Currency::parse(&currency)?,
-                    name: restored(name, |name| Text::new(name).ok())?,
+                    name: name.map(Text::from_stored),
                     min_balance: restored(min_balance, Balance::new)?,
                     max_balance: restored(max_balance, Balance::new)?,
-                    metadata: restored(metadata, |members| Metadata::new(members).ok())?,
+                    metadata: restored(metadata, |members| Metadata::from_stored(members).ok())?,
                 })
             }
             Self::PostTransfer { id, source, destination, amount, currency, description, metadata } => {
@@ -233,8 +232,8 @@ impl StoredWork {
                     destination,
                     amount: Amount::new(amount)?,
                     currency: Currency::parse(&currency)?,
-                    description: restored(description, |text| Text::new(text).ok())?,
-                    metadata: restored(metadata, |members| Metadata::new(members).ok())?,
+                    description: description.map(Text::from_stored),
+                    metadata: restored(metadata, |members| Metadata::from_stored(members).ok())?,
                 })
             }
         })

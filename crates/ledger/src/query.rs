@@ -490,44 +490,64 @@ impl Ledger {
         }))
     }
 
-    /// Accepted work that is not done, the oldest first, at most a hundred of each shard. `accepted_before` leaves to their
-    /// own process those that it has only just accepted.
+    /// Accepted work that is not done, the oldest first, a hundred at a time: those after `after`, the cursor of the page
+    /// before. `accepted_before` leaves to their own process those that it has only just accepted. What can't be read, such as
+    /// work of a later version, is passed over and logged; it waits for a process that can.
     ///
     /// # Errors
     /// [`ReadError`] by variant.
-    pub async fn unfinished(&self, accepted_before: OffsetDateTime) -> Result<Vec<Unfinished>, ReadError> {
+    pub async fn unfinished(
+        &self,
+        accepted_before: OffsetDateTime,
+        after: Option<UnfinishedCursor>,
+    ) -> Result<Page<Unfinished, UnfinishedCursor>, ReadError> {
+        let UnfinishedCursor(after_time, after_id) =
+            after.unwrap_or(UnfinishedCursor(OffsetDateTime::UNIX_EPOCH, Uuid::nil()));
         let rows = sqlx::query!(
-            r#"SELECT o.id, o.shard, o.tenant_id, o.principal_id, o.environment, o.key_hashes, o.endpoint, o.request_id, o.work
-               FROM streams s, LATERAL
-                 (SELECT * FROM operations o WHERE o.shard = s.shard AND o.status = 'processing' AND o.created_at < $1
-                  ORDER BY o.created_at LIMIT $2) o"#,
+            r#"SELECT id, shard, tenant_id, principal_id, environment, key_hashes, endpoint, request_id, work, created_at
+               FROM operations
+               WHERE status = 'processing' AND created_at < $1 AND (created_at, id) > ($2, $3)
+               ORDER BY created_at, id LIMIT $4"#,
             accepted_before,
+            after_time,
+            after_id,
             MAX_UNFINISHED,
         )
         .fetch_all(self.pool())
         .await?;
-        let corrupt = |what| move || ReadError::Corrupt { what };
-        rows.into_iter()
-            .map(|row| {
-                let work: StoredWork = serde_json::from_value(row.work).map_err(|_| corrupt("accepted work")())?;
-                let hashes: Option<Vec<KeyHash>> =
-                    row.key_hashes.into_iter().map(|hash| hash.try_into().map(KeyHash).ok()).collect();
-                Ok(Unfinished {
-                    id: OperationId(row.id),
-                    scope: Scope {
-                        tenant: TenantId(row.tenant_id),
-                        principal: PrincipalId(row.principal_id),
-                        environment: Environment::parse(&row.environment).ok_or_else(corrupt("an environment"))?,
-                        shard: Shard(row.shard),
-                    },
-                    work: work.restore().ok_or_else(corrupt("accepted work"))?,
-                    origin: Origin { endpoint: row.endpoint, request_id: row.request_id },
-                    key_hashes: hashes.ok_or_else(corrupt("a key's hash"))?,
-                })
-            })
-            .collect()
+        let full = i64::try_from(rows.len()) == Ok(MAX_UNFINISHED);
+        let next = rows.last().filter(|_| full).map(|row| UnfinishedCursor(row.created_at, row.id));
+        let mut items = Vec::with_capacity(rows.len());
+        for row in rows {
+            let work = serde_json::from_value::<StoredWork>(row.work).ok().and_then(StoredWork::restore);
+            let key_hashes: Option<Vec<KeyHash>> =
+                row.key_hashes.into_iter().map(|hash| hash.try_into().map(KeyHash).ok()).collect();
+            let (Some(work), Some(key_hashes), Some(environment)) =
+                (work, key_hashes, Environment::parse(&row.environment))
+            else {
+                tracing::error!(operation = %row.id, "accepted work can't be read by this version");
+                continue;
+            };
+            items.push(Unfinished {
+                id: OperationId(row.id),
+                scope: Scope {
+                    tenant: TenantId(row.tenant_id),
+                    principal: PrincipalId(row.principal_id),
+                    environment,
+                    shard: Shard(row.shard),
+                },
+                work,
+                origin: Origin { endpoint: row.endpoint, request_id: row.request_id },
+                key_hashes,
+            });
+        }
+        Ok(Page { items, next })
     }
 }
+
+/// Where a page of unfinished work begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnfinishedCursor(OffsetDateTime, Uuid);
 
 #[cfg(test)]
 mod tests {

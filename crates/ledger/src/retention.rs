@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use sqlx::PgPool;
-use time::{Date, OffsetDateTime};
+use sqlx::{Connection, PgPool};
 
-use crate::clock;
 use crate::database::{Database, DatabaseError};
 
 /// How many days ahead there are tables. A ledger that could make none for so long has been shouting for a week.
-const DAYS_AHEAD: i64 = 7;
+const DAYS_AHEAD: i32 = 7;
+/// The most days that are dropped at one go; further ones come at the next turn.
+const MAX_DROPPED: i32 = 100;
 /// How often the tables are looked after.
 const TURN: Duration = Duration::from_secs(600);
 /// How soon again after it failed, such as when a lock did not come at once.
@@ -34,8 +34,8 @@ pub struct Kept {
 }
 
 impl Retention {
-    /// The fewest and the most days.
-    pub const DAYS: std::ops::RangeInclusive<u16> = 1..=3_650;
+    /// The fewest and the most days: each is a table, and a look-up knows of all of them.
+    pub const DAYS: std::ops::RangeInclusive<u16> = 1..=90;
     /// A week, where nothing is said.
     pub const DEFAULT: Self = Self { days: 7 };
 
@@ -44,18 +44,13 @@ impl Retention {
         Self::DAYS.contains(&days).then_some(Self { days })
     }
 
-    /// The first day that is still kept on another day.
-    fn first_kept(self, today: Date) -> Date {
-        today.saturating_sub(time::Duration::days(i64::from(self.days)))
-    }
-
     /// Looks after the days now, as a running ledger does every ten minutes.
     ///
     /// # Errors
     /// [`DatabaseError::Sql`].
     pub async fn keep_now(self, database: &Database) -> Result<Kept, DatabaseError> {
         let pool = database.pool(1);
-        let kept = self.keep(&pool, clock::now()).await?;
+        let kept = self.keep(&pool).await?;
         pool.close().await;
         Ok(kept)
     }
@@ -64,31 +59,37 @@ impl Retention {
     ///
     /// # Errors
     /// What the database says; `lock_not_available` where requests kept it from the lock, which is worth another try.
-    pub(crate) async fn keep(self, pool: &PgPool, now: OffsetDateTime) -> Result<Kept, sqlx::Error> {
-        let today = now.to_offset(time::UtcOffset::UTC).date();
-        let mut transaction = pool.begin().await?;
+    pub(crate) async fn keep(self, pool: &PgPool) -> Result<Kept, sqlx::Error> {
+        let mut connection = pool.acquire().await?;
+        let mut transaction = connection.begin().await?;
         let first = sqlx::query_scalar!(r#"SELECT pg_try_advisory_xact_lock($1) AS "first!""#, LOCK)
             .fetch_one(&mut *transaction)
             .await?;
         if !first {
             return Ok(Kept::default());
         }
-        let last = today.saturating_add(time::Duration::days(DAYS_AHEAD));
-        let added = sqlx::query_scalar!(r#"SELECT add_response_days($1, $2) AS "added!""#, today, last)
+        let added = sqlx::query_scalar!(r#"SELECT add_response_days($1) AS "added!""#, DAYS_AHEAD)
             .fetch_one(&mut *transaction)
             .await?;
         transaction.commit().await?;
-        // In a transaction of its own, which ends as soon as the tables are gone: it locks what every request writes to.
-        let dropped = sqlx::query_scalar!(r#"SELECT drop_response_days($1) AS "dropped!""#, self.first_kept(today))
-            .fetch_one(pool)
-            .await?;
-        Ok(Kept { added, dropped })
+        // Each in a transaction of its own, which ends as soon as its day is gone: it locks what every request writes to.
+        let mut kept = Kept { added, dropped: 0 };
+        while kept.dropped < MAX_DROPPED {
+            let dropped = sqlx::query_scalar!(r#"SELECT drop_response_day($1) AS "dropped!""#, i32::from(self.days))
+                .fetch_one(&mut *connection)
+                .await?;
+            if dropped == 0 {
+                break;
+            }
+            kept.dropped = kept.dropped.saturating_add(dropped);
+        }
+        Ok(kept)
     }
 
     /// Looks after the days until the task is ended.
     pub(crate) async fn run(self, pool: PgPool) {
         loop {
-            let pause = match self.keep(&pool, clock::now()).await {
+            let pause = match self.keep(&pool).await {
                 Ok(Kept { added: 0, dropped: 0 }) => TURN,
                 Ok(kept) => {
                     tracing::info!(added = kept.added, dropped = kept.dropped, "days of answers were added or dropped");
@@ -109,11 +110,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_kept_for_the_whole_of_its_retention() {
-        let day = |day| Date::from_calendar_date(2026, time::Month::March, day).unwrap();
-        // What was answered late on the 2nd is seven days old late on the 9th, and goes on the 10th.
-        assert_eq!(Retention::DEFAULT.first_kept(day(9)), day(2));
-        assert_eq!(Retention::DEFAULT.first_kept(day(10)), day(3));
+    fn retention_is_bounded() {
+        assert_eq!(Retention::of_days(7), Some(Retention::DEFAULT));
         assert_eq!(Retention::of_days(0), None);
+        assert_eq!(Retention::of_days(91), None);
     }
 }

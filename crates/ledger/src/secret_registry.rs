@@ -9,8 +9,8 @@ use crate::idempotency::{Secret, Secrets};
 /// What is wrong with the configured secrets, by the ids of those at fault.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SecretFault {
-    /// Records stand that were made with a secret that is not configured.
-    #[error("records were made with the secret {id}, which is not configured; add it to those that are looked up")]
+    /// A process of this ledger had a secret that is not configured here, so records may be made with it.
+    #[error("records are made with the secret {id}, which is not configured; add it to those that are looked up")]
     Missing {
         /// The secret's id.
         id: String,
@@ -28,36 +28,38 @@ fn proof(secret: &Secret) -> Vec<u8> {
     secret.mac(&[b"which secret is this"]).to_vec()
 }
 
-/// Notes the configured secrets and compares them with those of all records.
+/// Names the advisory lock under which one process at a time compares and notes.
+const LOCK: i64 = 0x6f6e_6365_0002;
+
+/// Compares the configured secrets with those that processes of this ledger ever had; notes them where all is well. Compared
+/// and noted under one lock, so that of two first starts with different secrets one is refused.
 pub(crate) async fn check(pool: &PgPool, secrets: &Secrets) -> Result<Vec<SecretFault>, sqlx::Error> {
+    let mut transaction = pool.begin().await?;
+    sqlx::query!(r#"SELECT pg_advisory_xact_lock($1)::text AS "locked!""#, LOCK).fetch_one(&mut *transaction).await?;
+    let noted =
+        sqlx::query!("SELECT id, proof FROM idempotency_secrets ORDER BY id").fetch_all(&mut *transaction).await?;
+    let faults: Vec<SecretFault> = noted
+        .into_iter()
+        .filter_map(|row| match secrets.all().find(|secret| secret.id() == row.id) {
+            Some(secret) if row.proof.as_ref().is_none_or(|noted| *noted == proof(secret)) => None,
+            Some(_) => Some(SecretFault::Changed { id: row.id }),
+            None => Some(SecretFault::Missing { id: row.id }),
+        })
+        .collect();
+    if !faults.is_empty() {
+        return Ok(faults);
+    }
     for secret in secrets.all() {
-        // ON CONFLICT: another process, or an earlier start, has noted it.
+        // ON CONFLICT: an earlier start has noted it, perhaps without its proof.
         sqlx::query!(
-            "INSERT INTO idempotency_secrets (id, proof) VALUES ($1, $2) ON CONFLICT ON CONSTRAINT idempotency_secrets_id
-             DO NOTHING",
+            "INSERT INTO idempotency_secrets AS s (id, proof) VALUES ($1, $2)
+             ON CONFLICT ON CONSTRAINT idempotency_secrets_id DO UPDATE SET proof = excluded.proof WHERE s.proof IS NULL",
             secret.id(),
             proof(secret),
         )
-        .execute(pool)
+        .execute(&mut *transaction)
         .await?;
     }
-    let noted = sqlx::query!("SELECT id, proof FROM idempotency_secrets ORDER BY id").fetch_all(pool).await?;
-    let mut faults = Vec::new();
-    for row in noted {
-        match secrets.all().find(|secret| secret.id() == row.id) {
-            Some(secret) if proof(secret) == row.proof => {}
-            Some(_) => faults.push(SecretFault::Changed { id: row.id }),
-            // A secret that was noted and never used is no one's loss.
-            None if used(pool, &row.id).await? => faults.push(SecretFault::Missing { id: row.id }),
-            None => {}
-        }
-    }
+    transaction.commit().await?;
     Ok(faults)
-}
-
-/// Whether a record was made with the secret. Reads many records only where the secret was hardly used.
-async fn used(pool: &PgPool, id: &str) -> Result<bool, sqlx::Error> {
-    sqlx::query_scalar!(r#"SELECT EXISTS (SELECT FROM idempotency_records WHERE secret_id = $1) AS "used!""#, id)
-        .fetch_one(pool)
-        .await
 }

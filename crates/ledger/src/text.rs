@@ -53,6 +53,11 @@ impl<const MAX: usize> Text<MAX> {
         Ok(Self(text))
     }
 
+    /// A text that was accepted before, by whatever rules there were.
+    pub(crate) const fn from_stored(text: String) -> Self {
+        Self(text)
+    }
+
     /// The text as it was given.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -95,6 +100,7 @@ impl Metadata {
         if faults.is_empty() { Ok(Self(members)) } else { Err(faults) }
     }
 
+    /// Members that were accepted before, by whatever rules there were.
     pub(crate) fn from_stored(value: serde_json::Value) -> Result<Self, serde_json::Error> {
         serde_json::from_value(value).map(Self)
     }

@@ -69,7 +69,8 @@ pub(super) async fn attempt(
     let prepared = tokio::time::timeout(BATCH_TIMEOUT, prepare(session, secrets, shard, work, locking, &mut found));
     let prepared = match prepared.await.map_err(|_elapsed| Fault::Connection).flatten() {
         Ok(Some(prepared)) => prepared,
-        Ok(None) => return Ok(()),
+        // Everyone is answered, and nothing is held: what was read must not keep a transaction open.
+        Ok(None) => return session.roll_back().await,
         Err(fault) => {
             work.open.extend(found.into_iter().map(|(job, _)| job));
             return leave(session, fault).await;

@@ -33,6 +33,8 @@ impl Fault {
             Some(code) if code.starts_with("25") => Self::Connection,
             Some("23505") if made_before(&error) => Self::KeyTaken,
             Some("23505") if constraint(&error) == Some("outbox_position") => Self::PositionTaken,
+            // No table for the answer's day: clocks differ, or the tables could not be looked after. They will be.
+            Some("23514") if constraint(&error).is_none() => Self::Retry,
             Some(code) if is_connection(code) => Self::Connection,
             // insufficient_resources: disk full, out of memory, too many connections.
             Some(code) if code.starts_with("53") => Self::Retry,

@@ -78,10 +78,11 @@ impl Lane {
         let queue = Arc::clone(&self.shared.queue);
         match queue.take_within(AHEAD_FOR).await {
             Some(jobs) if jobs.is_empty() => {
-                if let Some(session) = &mut self.session
-                    && session.roll_back().await.is_err()
-                {
-                    self.session = None;
+                if let Some(session) = &mut self.session {
+                    session.positions.forget();
+                    if session.roll_back().await.is_err() {
+                        self.session = None;
+                    }
                 }
                 queue.take().await
             }

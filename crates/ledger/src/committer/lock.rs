@@ -150,9 +150,10 @@ pub(super) async fn lock_unfinished(
 ) -> Result<HashSet<OperationId>, sqlx::Error> {
     let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
     let locked = sqlx::query_scalar!(
-        r#"SELECT o.id FROM operations o
-           WHERE o.id = ANY($1) AND o.shard = $2 AND o.status = 'processing'
-           FOR NO KEY UPDATE SKIP LOCKED"#,
+        r#"SELECT o.id
+           FROM unnest($1::uuid[]) AS k (id),
+             LATERAL (SELECT o.id FROM operations o WHERE o.id = k.id AND o.shard = $2 AND o.finished_at IS NULL
+                      FOR NO KEY UPDATE SKIP LOCKED) o"#,
         &ids,
         shard.0,
     )

@@ -77,7 +77,9 @@ impl Session {
     /// Begins, unless that was done ahead.
     pub(crate) async fn begin(&mut self) -> Result<(), Fault> {
         if !self.begun {
-            self.set("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE").await?;
+            // Whatever keeps it from beginning, such as a server that has become a standby, a new session may not meet.
+            let begun = self.set("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE").await;
+            begun.map_err(|_| Fault::Connection)?;
             self.begun = true;
         }
         Ok(())
@@ -147,6 +149,11 @@ impl Positions {
     /// A batch of this session is committed; `last` is its last event's position, if it has events.
     pub(crate) fn committed(&mut self, last: Option<i64>) {
         self.last = last.or(self.last);
+    }
+
+    /// Nothing has happened here for a while: what is known may be out of date.
+    pub(crate) fn forget(&mut self) {
+        self.last = None;
     }
 
     /// The guess was wrong.

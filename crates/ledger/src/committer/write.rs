@@ -148,7 +148,7 @@ impl<'a> Writing<'a> {
             let finished = sqlx::query!(
                 r#"WITH operation AS (
                      UPDATE operations SET status = $3, done = total, response_id = $4, finished_at = $5
-                     WHERE id = $1 AND shard = $2 AND status = 'processing'
+                     WHERE id = $1 AND shard = $2 AND finished_at IS NULL
                      RETURNING id
                    )
                    UPDATE idempotency_records r SET status = $6, response_id = $4, completed_at = $5

@@ -90,9 +90,14 @@ struct Program {
     at_once: usize,
 }
 
+/// The repository.
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
 /// The program of this name in the document.
 fn in_document(name: &str) -> String {
-    let document = include_str!("../docs/retries.md");
+    let document = std::fs::read_to_string(root().join("docs/retries.md")).unwrap();
     let (_, after) = document.split_once(&format!("<!-- {name} -->\n```")).expect("the document has the program");
     let (_, code) = after.split_once('\n').unwrap();
     let (code, _) = code.split_once("\n```\n").unwrap();
@@ -163,7 +168,7 @@ async fn pays_once(program: Program, folder: tempfile::TempDir) {
         shop.network.set(weather);
         let transfer = shop.paid(&order).await;
         count += 1;
-        let newest = "SELECT count(*) FROM transfers WHERE id = $1::uuid AND id = (SELECT max(id) FROM transfers)";
+        let newest = "SELECT count(*) FROM transfers WHERE id = $1::uuid AND id = (SELECT id FROM transfers ORDER BY id DESC LIMIT 1)";
         let found: i64 = sqlx::query_scalar(newest).bind(&transfer).fetch_one(&shop.books.pool).await.unwrap();
         assert_eq!((found, shop.transfers().await), (1, count), "{weather:?}");
         assert_eq!(shop.paid(&order).await, transfer, "a paid order is paid");
@@ -216,7 +221,7 @@ async fn pays_once(program: Program, folder: tempfile::TempDir) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_rust_program_pays_once() {
-    let source = include_str!("../crates/client/examples/pay.rs");
+    let source = std::fs::read_to_string(root().join("crates/client/examples/pay.rs")).unwrap();
     assert!(
         source.contains(&in_document("pay.rs")),
         "the document shows another program than crates/client/examples/pay.rs"
@@ -233,7 +238,7 @@ async fn the_rust_program_pays_once() {
 #[ignore = "needs Node.js 18 or newer"]
 async fn the_javascript_program_pays_once() {
     let folder = tempfile::tempdir().unwrap();
-    let shop = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/demo/shop");
+    let shop = root().join("crates/demo/shop");
     for name in ["retry.js", "package.json"] {
         std::fs::copy(shop.join(name), folder.path().join(name)).unwrap();
     }

@@ -68,6 +68,8 @@ pub(crate) enum Want<'a> {
     Member(&'static str, Value),
     /// The object has these members and no others.
     Members(&'static str, &'static [&'static str]),
+    /// The array has this many items.
+    Count(&'static str, usize),
     /// The problem names these places, in any order.
     Errors(&'static [&'static str]),
     /// It is no replay.
@@ -119,6 +121,10 @@ impl Want<'_> {
                 names.sort_unstable();
                 unless(found == names, &|| format!("members {found:?}"))
             }
+            Self::Count(at, count) => {
+                let found = json().pointer(at).and_then(Value::as_array).map(Vec::len);
+                unless(found == Some(*count), &|| format!("{found:?} items"))
+            }
             Self::Errors(places) => {
                 let mut found = places_of(&json());
                 let mut places = places.to_vec();
@@ -166,6 +172,7 @@ impl fmt::Display for Want<'_> {
             Self::Member(at, value) => write!(formatter, "{at} = {value}"),
             Self::Members("", names) => write!(formatter, "members {}", names.join(" ")),
             Self::Members(at, names) => write!(formatter, "{at} with {}", names.join(" ")),
+            Self::Count(at, count) => write!(formatter, "{count} items in {at}"),
             Self::Errors(places) => write!(formatter, "errors at {}", places.join(" ")),
             Self::First => write!(formatter, "no replay"),
             Self::Replay(_) => write!(formatter, "the first answer again, marked"),

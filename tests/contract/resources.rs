@@ -137,13 +137,11 @@ async fn lists(suite: &mut Suite) {
         ("postings", format!("/v1/accounts/{}/postings?", suite.purse)),
     ];
     for (sent, path) in lists {
-        let wants = [Want::Status(200), Want::Members("", &["data", "next_cursor"])];
-        let both = suite
-            .clause("A list is a page", format!("2 {sent}"), &Request::get(format!("{path}limit=2")), &wants)
-            .await;
-        let one = suite
-            .clause("A list is a page", format!("1 of the {sent}"), &Request::get(format!("{path}limit=1")), &wants)
-            .await;
+        let page =
+            |count| [Want::Status(200), Want::Members("", &["data", "next_cursor"]), Want::Count("/data", count)];
+        let ask = |limit| Request::get(format!("{path}limit={limit}"));
+        let both = suite.clause("A list comes in pages", format!("{sent}, limit 2"), &ask(2), &page(2)).await;
+        let one = suite.clause("A list comes in pages", format!("{sent}, limit 1"), &ask(1), &page(1)).await;
         let (Some(both), Some(one)) = (both, one) else { continue };
         let cursor = one.json()["next_cursor"].as_str().unwrap_or_default().to_owned();
         let next = Request::get(format!("{path}limit=1&cursor={cursor}"));

@@ -1,7 +1,4 @@
-"""What JSON Schema has no words for, and a check that schemathesis lacks.
-
-The hooks change nothing about requests that are meant to be refused.
-"""
+"""What JSON Schema has no words for, and a check that schemathesis lacks."""
 
 import os
 import uuid
@@ -9,7 +6,7 @@ import uuid
 import schemathesis
 
 ACCOUNTS = os.environ["ONCEPOST_ACCOUNTS"].split()
-CURRENCY = "EUR"
+FAULTS = {"drop-reply", "fail-before-commit", "fail-after-commit"}
 
 # Headers of HTTP itself, and of connections, which documents don't declare.
 OF_HTTP = {"content-type", "content-length", "date", "connection", "transfer-encoding", "vary"}
@@ -17,27 +14,35 @@ OF_HTTP = {"content-type", "content-length", "date", "connection", "transfer-enc
 
 @schemathesis.hook
 def before_call(context, case, **kwargs):
-    if case.meta is None or not case.meta.generation.mode.is_positive:
-        return
+    positive = case.meta.generation.mode.is_positive
+    # A fault that is asked for brings no answer to judge: 503, a late one, or none at all.
+    fault = case.headers.get("Oncepost-Fault")
+    if fault in FAULTS or (positive and fault is not None):
+        case.headers["Oncepost-Fault"] = "delay=1"
+    if positive:
+        make_sensible(case)
+    elif str(case.query.get("dry_run")).lower() == "true":
+        # A dry run needs no key and meets no fault, so that what is wrong with those headers is passed over.
+        del case.query["dry_run"]
+
+
+def make_sensible(case):
+    # Each request is an intent of its own; otherwise most would be refused for a key that the one before has used.
+    key = case.headers.get("Idempotency-Key")
+    if key is not None:
+        case.headers["Idempotency-Key"] = (key + str(uuid.uuid4()))[-255:]
     if isinstance(case.body, dict):
         case.body = {name: whole_number(value) for name, value in case.body.items()}
-        # Half of the transfers are between accounts that there are.
-        if case.operation.path == "/v1/transfers" and case.body.get("amount", 1) % 2 == 0:
-            source, destination = ACCOUNTS
-            case.body.update(source_account_id=source, destination_account_id=destination, currency=CURRENCY)
-    headers = case.headers or {}
-    # Each request is an intent of its own; otherwise most would be refused for a key that the one before has used.
-    key = headers.get("Idempotency-Key")
-    if key is not None:
-        headers["Idempotency-Key"] = (key + str(uuid.uuid4()))[-255:]
-    # A fault that is asked for is no answer to judge: no answer at all, or 503.
-    if "Oncepost-Fault" in headers:
-        headers["Oncepost-Fault"] = "delay=1"
+    if case.operation.path != "/v1/transfers":
+        return
+    # Half of the transfers are between accounts that there are.
+    if isinstance(case.body, dict) and case.body["amount"] % 2 == 0:
+        source, destination = ACCOUNTS
+        case.body.update(source_account_id=source, destination_account_id=destination, currency="EUR")
     # A cursor is of the list that it came from, and an account's transfers are a list of their own.
-    query = case.query or {}
-    if case.operation.path == "/v1/transfers" and "cursor" in query:
-        if query["cursor"].startswith("s") != ("account_id" in query):
-            del query["cursor"]
+    cursor = case.query.get("cursor")
+    if cursor is not None and cursor.startswith("s") != ("account_id" in case.query):
+        del case.query["cursor"]
 
 
 def whole_number(value):

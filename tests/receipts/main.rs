@@ -15,7 +15,7 @@ use stack::{Kafka, Postgres};
 use crate::records::Records;
 
 /// How long a mail may take here; after twice that, a receipt whose process died is sent again.
-const SMTP_TIMEOUT_SECONDS: &str = "3";
+const SMTP_TIMEOUT_SECONDS: &str = "5";
 
 /// Starts the consumer. Its name in the group makes the partitions of a killed one its own at once.
 async fn consumer(database: &str, kafka: &Kafka, mail: &MailServer, environment: &[(&str, &str)]) -> Process {
@@ -48,6 +48,9 @@ async fn metric(consumer: &Process, name: &str) -> f64 {
 }
 
 const DUPLICATES: &str = r#"oncepost_receipts_events_total{outcome="duplicate"}"#;
+
+/// What is still to be done.
+const OPEN: &str = "SELECT state FROM receipts WHERE state <> 'sent'";
 
 async fn rows(pool: &PgPool, query: &'static str) -> Vec<Value> {
     let all = format!("SELECT to_jsonb(found) FROM ({query}) found");
@@ -216,9 +219,8 @@ async fn ten_kills_of_the_consumer_during_fifty_transfers_leave_fifty_mails() {
         assert!(!receipts.ended().await.success());
     }
     let receipts = consumer(&url, &kafka, &mail, &[]).await;
-    let open = "SELECT state FROM receipts WHERE state <> 'sent'";
     until("every receipt to be sent", async || mail.mailbox().len() == expected.len()).await;
-    until("every receipt to be known as sent", async || rows(&pool, open).await.is_empty()).await;
+    until("every receipt to be known as sent", async || rows(&pool, OPEN).await.is_empty()).await;
     // The ends of the relay's transactions take offsets, too, and are no lag. Some are the last thing in their partition.
     until("no lag", async || metric(&receipts, "oncepost_receipts_lag_records").await == 0.0).await;
     let (mailbox, deliveries) = (mail.mailbox(), mail.deliveries());
@@ -319,6 +321,7 @@ async fn servers_that_are_down_delay_receipts_and_neither_lose_nor_double_one() 
     mail.open();
     until("all to be sent", async || mail.mailbox().len() == 3).await;
     until("the lost reply's mail to be sent again", async || mail.deliveries().len() == 4).await;
+    until("every receipt to be known as sent", async || rows(&pool, OPEN).await.is_empty()).await;
 
     postgres.stop().await.unwrap();
     records.transfer("dora@example.com").await;

@@ -14,7 +14,8 @@ done
 export CHROMIUM
 
 npm ci --prefix tests/browser --ignore-scripts --no-audit --no-fund
-cargo build --locked -p oncepost-demo -p oncepost-api --bins
+# The whole workspace: two packages alone would have other features of their dependencies, and be built a second time.
+cargo build --locked --workspace --bins
 node --test tests/browser/retry.test.js
 # A test waits 30 s at most for each thing; ten minutes end a run that hangs.
 exec timeout --kill-after=30 600 node --test tests/browser/shop.test.js

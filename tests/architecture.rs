@@ -3,9 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
-}
+use harness::document::root;
 
 /// The sources below a folder, with what they say outside of comments.
 fn sources(folder: &Path) -> Vec<(PathBuf, String)> {
@@ -28,7 +26,7 @@ fn names_of_our_crates(manifest: &Path) -> Vec<String> {
     let text = fs::read_to_string(manifest).unwrap();
     let dependencies = text.split("[dependencies]").nth(1).unwrap_or_default();
     let dependencies = dependencies.split("\n[").next().unwrap_or_default();
-    ["ledger", "api", "relay", "client", "stack", "demo"]
+    ["ledger", "process", "api", "relay", "client", "stack", "demo"]
         .into_iter()
         .filter(|name| {
             dependencies
@@ -41,8 +39,14 @@ fn names_of_our_crates(manifest: &Path) -> Vec<String> {
 
 #[test]
 fn dependencies_point_one_way() {
-    let allowed: [(&str, &[&str]); 5] =
-        [("ledger", &[]), ("client", &[]), ("stack", &[]), ("api", &["ledger"]), ("relay", &["ledger"])];
+    let allowed: [(&str, &[&str]); 6] = [
+        ("ledger", &[]),
+        ("client", &[]),
+        ("stack", &[]),
+        ("process", &["ledger"]),
+        ("api", &["ledger", "process"]),
+        ("relay", &["ledger", "process"]),
+    ];
     for (name, ours) in allowed {
         let found = names_of_our_crates(&root().join("crates").join(name).join("Cargo.toml"));
         assert_eq!(found, ours, "crates/{name}");
@@ -58,7 +62,7 @@ fn each_technology_stands_in_its_crate() {
         (&["rdkafka::"], &["relay"]),
     ];
     for (signs, crates) in rules {
-        for name in ["ledger", "api", "relay", "client", "demo"] {
+        for name in ["ledger", "process", "api", "relay", "client", "demo"] {
             let used = sources(&root().join("crates").join(name).join("src"))
                 .into_iter()
                 .filter(|(path, _)| !(name == "relay" && path.ends_with("src/probes.rs")))
@@ -94,7 +98,8 @@ fn the_example_is_a_service_of_its_own() {
 
 #[test]
 fn files_are_nouns_of_the_glossary() {
-    let crates = ["ledger", "api", "relay", "client", "stack", "demo"].map(|name| root().join("crates").join(name));
+    let crates =
+        ["ledger", "process", "api", "relay", "client", "stack", "demo"].map(|name| root().join("crates").join(name));
     for folder in crates.into_iter().chain([root().join("examples/receipts")]) {
         for (path, _) in sources(&folder.join("src")) {
             let stem = path.file_stem().unwrap().to_string_lossy().into_owned();

@@ -2,31 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use harness::{PATIENCE, binary};
+use harness::{PATIENCE, binary, document};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
-}
-
-fn page() -> String {
-    fs::read_to_string(root().join("docs/configuration.md")).unwrap()
-}
-
-/// The page's part between two marks.
-fn section<'a>(page: &'a str, program: &str) -> &'a str {
-    let begins = format!("<!-- the variables of {program} -->\n");
-    page.split_once(&begins).and_then(|(_, rest)| rest.split_once("<!-- end -->")).unwrap().0
-}
-
 /// Fails with the text that has to stand there.
 fn assert_section(program: &str, rows: impl IntoIterator<Item = String>) {
-    let head = "| variable | unless set | must be | meaning |\n|---|---|---|---|\n".to_owned();
-    let expected = rows.into_iter().fold(head, |table, row| table + &row + "\n");
-    assert!(section(&page(), program) == expected, "in docs/configuration.md, the table of {program} is:\n{expected}");
+    let head = ["variable", "unless set", "must be", "meaning"];
+    document::assert_table("docs/configuration.md", &format!("the variables of {program}"), &head, rows);
 }
 
 fn row(name: &str, secret: bool, unset: &str, bounds: &str, meaning: &str) -> String {
@@ -91,10 +76,10 @@ fn the_page_names_every_other_variable_that_a_binary_reads() {
     let of_the_system = ["CARGO", "PATH"];
     // Debug builds only, for tests.
     let of_the_tests = ["ONCEPOST_FAILPOINT"];
-    let page = page();
+    let page = document::read("docs/configuration.md");
     let read: BTreeSet<String> = ["api", "relay", "ledger", "demo", "stack"]
         .iter()
-        .flat_map(|name| read_below(&root().join("crates").join(name).join("src")))
+        .flat_map(|name| read_below(&document::root().join("crates").join(name).join("src")))
         .filter(|name| !of_the_system.contains(&name.as_str()) && !of_the_tests.contains(&name.as_str()))
         .collect();
     for known in ["DATABASE_URL", "ONCEPOST_CACHE", "ONCEPOST_PROFILE", "LISTEN", "LOG_FORMAT"] {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
-use harness::{Account, Books, Client, Process, until};
+use harness::{Account, Books, Client, Process, document, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
@@ -90,15 +90,10 @@ struct Program {
     at_once: usize,
 }
 
-/// The repository.
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
-}
-
 /// The program of this name in the document.
 fn in_document(name: &str) -> String {
-    let document = std::fs::read_to_string(root().join("docs/retries.md")).unwrap();
-    let (_, after) = document.split_once(&format!("<!-- {name} -->\n```")).expect("the document has the program");
+    let page = document::read("docs/retries.md");
+    let (_, after) = page.split_once(&format!("<!-- {name} -->\n```")).expect("the document has the program");
     let (_, code) = after.split_once('\n').unwrap();
     let (code, _) = code.split_once("\n```\n").unwrap();
     format!("{code}\n")
@@ -221,7 +216,7 @@ async fn pays_once(program: Program, folder: tempfile::TempDir) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_rust_program_pays_once() {
-    let source = std::fs::read_to_string(root().join("crates/client/examples/pay.rs")).unwrap();
+    let source = document::read("crates/client/examples/pay.rs");
     assert!(
         source.contains(&in_document("pay.rs")),
         "the document shows another program than crates/client/examples/pay.rs"
@@ -238,7 +233,7 @@ async fn the_rust_program_pays_once() {
 #[ignore = "needs Node.js 18 or newer"]
 async fn the_javascript_program_pays_once() {
     let folder = tempfile::tempdir().unwrap();
-    let shop = root().join("crates/demo/shop");
+    let shop = document::root().join("crates/demo/shop");
     for name in ["retry.js", "package.json"] {
         std::fs::copy(shop.join(name), folder.path().join(name)).unwrap();
     }

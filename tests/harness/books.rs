@@ -8,7 +8,7 @@ use sqlx::postgres::{PgPool, PgPoolOptions};
 use stack::Postgres;
 
 use crate::client::Client;
-use crate::process::Process;
+use crate::process::{Ended, Process, run};
 use crate::until;
 
 /// What every process of a test hashes idempotency keys with.
@@ -84,6 +84,23 @@ impl Books {
     /// Starts the API with more in its environment.
     pub async fn api_with(&self, environment: &[(&str, &str)]) -> Process {
         Process::api(&self.url, SECRETS, PEPPERS, environment).await
+    }
+
+    /// Runs a command of a binary on these books to its end, with something on its stdin.
+    pub async fn command(&self, name: &str, arguments: &[&str], stdin: &str) -> Ended {
+        self.command_with(name, arguments, stdin, &[]).await
+    }
+
+    /// The same, with more in its environment.
+    pub async fn command_with(
+        &self,
+        name: &str,
+        arguments: &[&str],
+        stdin: &str,
+        environment: &[(&str, &str)],
+    ) -> Ended {
+        let own = [("DATABASE_URL", &*self.url), ("IDEMPOTENCY_SECRETS", SECRETS), ("API_KEY_PEPPERS", PEPPERS)];
+        run(name, arguments, stdin, &[&own, environment].concat()).await
     }
 
     /// Starts a relay on these books.

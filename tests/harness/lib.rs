@@ -1,13 +1,15 @@
 //! What the tests stand on: a private PostgreSQL with a migrated ledger ([`Books`]), the real binaries as processes
 //! ([`Process`]), a client that keeps everything it was answered ([`Client`]), an independent `read_committed` consumer
-//! ([`Topic`]), a proxy that loses answers ([`Proxy`]) and a mail server ([`MailServer`]).
+//! ([`Topic`]), a proxy that loses answers ([`Proxy`]), a mail server ([`MailServer`]) and a reader of [`Metrics`].
 //!
 //! Every test of money ends with [`Books::finish`]. Nothing here sleeps for a fixed time: what must be waited for is
 //! asked for again until a bound.
 
 mod books;
 mod client;
+pub mod document;
 mod mail;
+mod metrics;
 mod process;
 mod proxy;
 mod topic;
@@ -17,7 +19,8 @@ use std::time::{Duration, Instant};
 pub use books::{Account, Books, Owner};
 pub use client::{Client, Reply};
 pub use mail::{Mail, MailServer};
-pub use process::{Process, binary};
+pub use metrics::{Metrics, Series};
+pub use process::{Ended, Process, binary};
 pub use proxy::Proxy;
 pub use topic::{Event, Topic};
 

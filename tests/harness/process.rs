@@ -7,8 +7,10 @@ use std::sync::{Arc, LazyLock, Mutex};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use tokio::io::AsyncWriteExt;
+use tokio::time::timeout;
 
-use crate::until;
+use crate::{PATIENCE, until};
 
 /// The folder of the binaries, built once for each test program: `cargo test` builds a package's binaries only for that
 /// package's own tests.
@@ -25,6 +27,30 @@ static BINARIES: LazyLock<PathBuf> = LazyLock::new(|| {
 /// The path of a binary of the workspace.
 pub fn binary(name: &str) -> PathBuf {
     BINARIES.join(name)
+}
+
+/// How a command ended, and what it said.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// Its exit code.
+    pub code: i32,
+    /// What it printed.
+    pub stdout: String,
+    /// What it logged.
+    pub stderr: String,
+}
+
+/// Runs a command of a binary to its end.
+pub(crate) async fn run(name: &str, arguments: &[&str], stdin: &str, environment: &[(&str, &str)]) -> Ended {
+    let mut command = tokio::process::Command::new(binary(name));
+    command.args(arguments).envs(environment.iter().copied()).kill_on_drop(true);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // A command that does not read may have ended already.
+    let _unread = child.stdin.take().unwrap().write_all(stdin.as_bytes()).await;
+    let output = timeout(PATIENCE, child.wait_with_output()).await.expect("it has to end by itself").unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Ended { code: output.status.code().unwrap_or(-1), stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
 /// A process of ours. Dropping it kills it.
@@ -83,6 +109,11 @@ impl Process {
             }
         });
         Self { child, lines, url: String::new() }
+    }
+
+    /// Waits until a relay serves its probes, which it does whatever else happens.
+    pub async fn probed(self) -> Self {
+        self.served("the relay").await
     }
 
     /// Waits until it says where it serves.

@@ -15,7 +15,7 @@ use crate::parameters::Parameters;
 use crate::post::{self, PostRoute};
 use crate::problem::Problem;
 
-const OPEN: PostRoute = PostRoute { path: "/v1/accounts", needs: KeyScope::AccountsWrite, parse: read_open };
+pub(crate) const OPEN: PostRoute = PostRoute { path: "/v1/accounts", needs: KeyScope::AccountsWrite, parse: read_open };
 
 /// Opens an account.
 ///

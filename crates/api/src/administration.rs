@@ -17,7 +17,7 @@ use uuid::Uuid;
 use crate::Failure;
 
 /// A command needs one session.
-const SESSIONS: u32 = 1;
+pub(crate) const SESSIONS: u32 = 1;
 /// The longest time that an old and a new key work side by side.
 const OVERLAP_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// How often a key's id may be taken already before something else must be wrong: one of 62^8 ids at a time.
@@ -254,7 +254,7 @@ async fn find_tenant(principals: &Principals, text: &str) -> Result<TenantId, Fa
     tenant.map(|tenant| tenant.id).ok_or_else(|| Failure(format!("there is no tenant named {text}")))
 }
 
-async fn find_principal(principals: &Principals, choice: &PrincipalChoice) -> Result<PrincipalId, Failure> {
+pub(crate) async fn find_principal(principals: &Principals, choice: &PrincipalChoice) -> Result<PrincipalId, Failure> {
     let PrincipalChoice { principal, tenant } = choice;
     if let Ok(id) = Uuid::try_parse(principal) {
         return Ok(PrincipalId(id));
@@ -311,7 +311,7 @@ fn show_listed(key: &ListedKey) -> Value {
     shown
 }
 
-fn print(value: &Value) -> Result<(), Failure> {
+pub(crate) fn print(value: &Value) -> Result<(), Failure> {
     writeln!(std::io::stdout().lock(), "{value}").map_err(|error| Failure(format!("nothing can be printed: {error}")))
 }
 

@@ -11,10 +11,12 @@ use std::time::{Duration, Instant};
 
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
+use axum::http::request::Parts;
 use ledger::principal::{KeyScope, KeyScopes, Principals, StoredKey};
-use ledger::{ReadError, Scope};
+use ledger::{ReadError, Scope, Sessions};
 use time::OffsetDateTime;
 
+use crate::access::Access;
 use crate::api_key::{ApiKey, KeyId, Peppers};
 use crate::problem::{Problem, Unavailability};
 
@@ -85,12 +87,12 @@ impl Authenticator {
         }
     }
 
-    /// Who sends these headers.
+    /// Who sends this request, which is noted for its line in the log.
     ///
     /// # Errors
     /// [`Problem::Unauthenticated`]; [`Problem::Unavailable`] where the key isn't kept and can't be read.
-    pub(crate) async fn authenticate(self: &Arc<Self>, headers: &HeaderMap) -> Result<Caller, Problem> {
-        let key = ApiKey::parse(bearer(headers).ok_or(NO_KEY)?).ok_or(NOT_A_KEY)?;
+    pub(crate) async fn authenticate(self: &Arc<Self>, parts: &Parts) -> Result<Caller, Problem> {
+        let key = ApiKey::parse(bearer(&parts.headers).ok_or(NO_KEY)?).ok_or(NOT_A_KEY)?;
         let known = match self.kept(&key.id) {
             Some(known) => known,
             None => self.read(key.id).await?.ok_or(NO_SUCH_KEY)?,
@@ -100,7 +102,13 @@ impl Authenticator {
         if !self.peppers.verify(key, &stored.mac) || stored.revoked_at.is_some() || expired {
             return Err(NO_SUCH_KEY);
         }
+        Access::of(&parts.extensions).note_scope(stored.scope);
         Ok(Caller { scope: stored.scope, scopes: stored.scopes })
+    }
+
+    /// The sessions for reading keys.
+    pub(crate) fn sessions(&self) -> Sessions {
+        self.principals.sessions()
     }
 
     /// The row, if it is kept and young enough; an ageing one is read again in the background.

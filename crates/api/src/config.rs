@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use axum::http::HeaderValue;
 use ledger::{Database, Retention, Secret, Secrets};
@@ -185,6 +186,13 @@ const IDEMPOTENCY_RETENTION_DAYS: Variable = plain(
     Bounds::Number(1, 90),
     "For how many days answers can be replayed. A later retry is refused; it never runs again.",
 );
+/// Each reads the whole ledger.
+const AUDIT_INTERVAL_SECONDS: Variable = plain(
+    "AUDIT_INTERVAL_SECONDS",
+    Unset::Default("86400"),
+    Bounds::Number(1, 604_800),
+    "How often the books are audited, in seconds. One of the API's processes does it for all; it reads whole tables.",
+);
 const CORS_ORIGINS: Variable = plain(
     "CORS_ORIGINS",
     Unset::Nothing,
@@ -217,11 +225,15 @@ const RUST_LOG: Variable = plain(
     Bounds::Form("levels such as info or warn,api=debug"),
     "Which lines are logged.",
 );
-const LOG_FORMAT: Variable =
-    plain("LOG_FORMAT", Unset::Default("text"), Bounds::OneOf(&["text", "json"]), "The form of the log's lines.");
+const LOG_FORMAT: Variable = plain(
+    "LOG_FORMAT",
+    Unset::Nothing,
+    Bounds::OneOf(&["text", "json"]),
+    "The form of the log's lines; unless set, `text` at a terminal and `json` everywhere else.",
+);
 
 /// Every variable that the server reads.
-pub const VARIABLES: [&Variable; 14] = [
+pub const VARIABLES: [&Variable; 15] = [
     &DATABASE_URL,
     &PROFILE,
     &IDEMPOTENCY_SECRETS,
@@ -230,6 +242,7 @@ pub const VARIABLES: [&Variable; 14] = [
     &LISTEN,
     &IDEMPOTENCY_CONFLICT_STATUS,
     &IDEMPOTENCY_RETENTION_DAYS,
+    &AUDIT_INTERVAL_SECONDS,
     &CORS_ORIGINS,
     &DATABASE_POOL_SIZE,
     &MAX_CONNECTIONS,
@@ -270,6 +283,7 @@ impl<F: Fn(&str) -> Option<V>, V: Into<OsString>> Variables<F> {
         let peppers = self.peppers(profile);
         let pool_size = self.parsed(&DATABASE_POOL_SIZE, |text| text.parse().ok());
         let retention = self.retention_days();
+        let audit_interval = self.parsed(&AUDIT_INTERVAL_SECONDS, |text| text.parse().ok().map(Duration::from_secs));
         let conflict_status = self.parsed(&IDEMPOTENCY_CONFLICT_STATUS, |text| match text {
             "422" => Some(ConflictStatus::UnprocessableContent),
             "409" => Some(ConflictStatus::Conflict),
@@ -281,7 +295,17 @@ impl<F: Fn(&str) -> Option<V>, V: Into<OsString>> Variables<F> {
         // The log began before this, with what could be used of these two. Here they are only judged.
         self.parsed(&RUST_LOG, |text| EnvFilter::try_new(text).ok());
         self.parsed(&LOG_FORMAT, |_| Some(()));
-        match (listen, database, secrets, peppers, pool_size, retention, conflict_status, max_connections) {
+        match (
+            listen,
+            database,
+            secrets,
+            peppers,
+            pool_size,
+            retention,
+            audit_interval,
+            conflict_status,
+            max_connections,
+        ) {
             (
                 Some(listen),
                 Some(database),
@@ -289,11 +313,12 @@ impl<F: Fn(&str) -> Option<V>, V: Into<OsString>> Variables<F> {
                 Some(peppers),
                 Some(pool_size),
                 Some(retention),
+                Some(audit_interval),
                 Some(conflict_status),
                 Some(max_connections),
             ) if self.faults.is_empty() => Ok(ServerConfig {
                 listen,
-                ledger: ledger::Settings { database, secrets, pool_size, retention },
+                ledger: ledger::Settings { database, secrets, pool_size, retention, audit_interval },
                 key_pool_size: KEY_POOL_SIZE,
                 peppers,
                 settings: Settings { conflict_status, cors_origins, max_connections, rate_limit },
@@ -310,6 +335,18 @@ impl<F: Fn(&str) -> Option<V>, V: Into<OsString>> Variables<F> {
         let profile = self.profile();
         match (self.database(), self.peppers(profile)) {
             (Some(database), Some(peppers)) if self.faults.is_empty() => Ok(KeyConfig { database, peppers }),
+            _ => Err(ConfigError { faults: self.faults }),
+        }
+    }
+
+    /// What questions about records need.
+    ///
+    /// # Errors
+    /// Every fault at once.
+    pub fn records(mut self) -> Result<(Database, Secrets), ConfigError> {
+        let profile = self.profile();
+        match (self.database(), self.secrets(profile)) {
+            (Some(database), Some(secrets)) if self.faults.is_empty() => Ok((database, secrets)),
             _ => Err(ConfigError { faults: self.faults }),
         }
     }

@@ -25,7 +25,7 @@ pub(crate) type PathId = Result<Path<String>, PathRejection>;
 /// # Errors
 /// [`Problem::Unauthenticated`], [`Problem::Forbidden`], [`Problem::RateLimited`] and [`Problem::Unavailable`].
 pub(crate) async fn reader(api: &Api, parts: &Parts) -> Result<Caller, Problem> {
-    let caller = api.authenticator().authenticate(&parts.headers).await?;
+    let caller = api.authenticator().authenticate(parts).await?;
     caller.require(KeyScope::Read)?;
     api.rate_limits().admit_reader(&caller.scope).require()?;
     Ok(caller)

@@ -40,7 +40,7 @@ struct KeyObject<'a> {
 )]
 pub(crate) async fn look_up(State(api): State<Api>, request: Request) -> Result<Response, Problem> {
     let (parts, unread) = request.into_parts();
-    let caller = api.authenticator().authenticate(&parts.headers).await?;
+    let caller = api.authenticator().authenticate(&parts).await?;
     caller.require(KeyScope::Read)?;
     body::check_headers(&parts.headers)?;
     let read = body::read(unread).await?;

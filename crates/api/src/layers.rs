@@ -13,7 +13,8 @@ use axum::middleware::Next;
 use axum::response::Response;
 use uuid::Uuid;
 
-use crate::metrics;
+use crate::access::{Access, Line};
+use crate::metrics::{self, InFlight};
 use crate::problem::{Problem, Unavailability};
 use crate::staged_fault::Staged;
 
@@ -40,8 +41,11 @@ impl RequestId {
 /// Answers a request within its time, whatever happens inside.
 pub(crate) async fn surround(mut request: Request, next: Next) -> Response {
     let begun = Instant::now();
+    let _in_flight = InFlight::enter();
     let id = Uuid::now_v7();
+    let access = Access::default();
     request.extensions_mut().insert(RequestId(id));
+    request.extensions_mut().insert(access.clone());
     let endpoint = request.extensions().get::<MatchedPath>().map_or(UNMATCHED, MatchedPath::as_str).to_owned();
     let method = request.method().clone();
     let uri = request.uri().clone();
@@ -77,55 +81,21 @@ pub(crate) async fn surround(mut request: Request, next: Next) -> Response {
     if let Some(Staged::Delay(delay)) = response.extensions().get() {
         tokio::time::sleep(*delay).await;
     }
-    trace(id, &endpoint, &method, &response, problem.as_ref(), begun.elapsed());
-    metrics::count_request(endpoint, &method, response.status(), begun.elapsed());
-    response
-}
-
-/// One line for each request: for operators where something was refused or failed, otherwise only where asked for. The
-/// endpoint stands for the path, which may hold anything.
-fn trace(
-    id: Uuid,
-    endpoint: &str,
-    method: &axum::http::Method,
-    response: &Response,
-    problem: Option<&Problem>,
-    took: Duration,
-) {
-    let status = response.status().as_u16();
-    let took = took.as_secs_f64();
-    let Some(problem) = problem else {
-        tracing::debug!(request_id = %id, %method, endpoint, status, took, "answered");
-        return;
-    };
-    let kind = problem.kind().name();
-    let cause = problem.cause();
-    match problem {
-        Problem::Internal { .. } => {
-            tracing::error!(request_id = %id, %method, endpoint, status, took, kind, cause, "failed")
-        }
-        Problem::Unavailable { .. } => {
-            tracing::warn!(request_id = %id, %method, endpoint, status, took, kind, cause, "put off")
-        }
-        Problem::MalformedRequest { .. }
-        | Problem::BodyBroken { .. }
-        | Problem::IdempotencyKeyMissing
-        | Problem::IdempotencyKeyMalformed { .. }
-        | Problem::Unauthenticated { .. }
-        | Problem::Forbidden { .. }
-        | Problem::NotFound
-        | Problem::MethodNotAllowed
-        | Problem::RequestInProgress
-        | Problem::BodyTooLarge { .. }
-        | Problem::UnsupportedMediaType(_)
-        | Problem::IdempotencyKeyReused { .. }
-        | Problem::IdempotencyKeyEnvironmentMismatch { .. }
-        | Problem::IdempotencyKeyExpired { .. }
-        | Problem::Rejected(_)
-        | Problem::RateLimited { .. } => {
-            tracing::info!(request_id = %id, %method, endpoint, status, took, kind, "refused")
-        }
+    let (took, status) = (begun.elapsed(), response.status());
+    access.write(&Line {
+        trace_id: id,
+        request_id: id,
+        endpoint: &endpoint,
+        method: &method,
+        status,
+        problem: problem.as_ref(),
+        took,
+    });
+    if let Some(problem) = &problem {
+        metrics::count_problem(endpoint.clone(), problem.kind());
     }
+    metrics::count_request(endpoint, &method, status, took);
+    response
 }
 
 /// Runs a future; a panic in it becomes its message, and the connection lives on.

@@ -4,6 +4,7 @@
 //! in the order in which clients are promised their refusals; it ends in the one call [`Ledger::submit`]. HTTP types stand
 //! only in this crate.
 
+mod access;
 mod accounts;
 mod api_key;
 mod authentication;
@@ -43,6 +44,7 @@ use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::{Router, middleware};
 use ledger::Ledger;
 use ledger::principal::Principals;
+use process::recorder::PrometheusHandle;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
 pub use api_key::{FreshKey, Peppers};
@@ -124,7 +126,7 @@ struct Inner {
     authenticator: Arc<Authenticator>,
     rate_limits: RateLimits,
     settings: Settings,
-    metrics: Option<metrics::PrometheusHandle>,
+    metrics: Option<PrometheusHandle>,
     stopping: AtomicBool,
 }
 
@@ -136,7 +138,7 @@ impl Api {
         principals: Principals,
         peppers: Peppers,
         settings: Settings,
-        metrics: Option<metrics::PrometheusHandle>,
+        metrics: Option<PrometheusHandle>,
     ) -> Self {
         let authenticator = Arc::new(Authenticator::new(principals, peppers));
         let rate_limits = RateLimits::new(settings.rate_limit);
@@ -160,7 +162,7 @@ impl Api {
         &self.inner.settings
     }
 
-    fn metrics(&self) -> Option<&metrics::PrometheusHandle> {
+    fn metrics(&self) -> Option<&PrometheusHandle> {
         self.inner.metrics.as_ref()
     }
 
@@ -174,6 +176,9 @@ impl Api {
 
     /// The routes with everything around them.
     pub fn router(&self) -> Router {
+        for endpoint in [transfers::POST.path, accounts::OPEN.path] {
+            metrics::begin_at_zero(endpoint);
+        }
         let mut router = document::routes()
             .fallback(|| async { Problem::NotFound })
             .method_not_allowed_fallback(|| async { Problem::MethodNotAllowed });

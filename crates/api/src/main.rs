@@ -1,23 +1,21 @@
 //! The API as a process of its own, and the commands of those who run it.
 
 mod administration;
-mod health_check;
+mod inspection;
 
 use std::fmt;
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use api::config::{ServerConfig, process_variables};
-use api::{Api, listen, metrics, openapi_document, serve};
+use api::{Api, listen, openapi_document, serve};
 use clap::{Parser, Subcommand};
 use ledger::principal::Principals;
 use ledger::{Audit, Kept, Ledger};
-use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::Directive;
+use process::{health_check, log, recorder, stop_signal};
 
-use crate::administration::{KeysCommand, PrincipalsCommand, TenantsCommand};
+use crate::administration::{KeysCommand, PrincipalChoice, PrincipalsCommand, TenantsCommand};
 
 /// Transfers over HTTP: post once, however often it is sent.
 #[derive(Parser)]
@@ -39,6 +37,19 @@ enum Command {
     },
     /// Proves the books: prints every broken promise and exits with 1 if there is one.
     Audit,
+    /// Tells what stands under an idempotency key, which it reads from its input, so that the key is in no list of commands.
+    Record {
+        #[command(flatten)]
+        principal: PrincipalChoice,
+    },
+    /// Lists accepted work that is not done.
+    Operations {
+        /// Only what was accepted so many seconds ago or earlier.
+        #[arg(long, default_value_t = 0)]
+        older_than_seconds: u32,
+    },
+    /// Lists the idempotency secrets that processes ever had, and what each is for in this configuration.
+    Secrets,
     /// Drops the answers that are past their retention and makes room for days to come, as a running server does by itself.
     Retention,
     /// Tenants: the customers of the ledger.
@@ -73,17 +84,20 @@ impl<E: std::error::Error> From<E> for Failure {
 #[tokio::main]
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    log_to_stderr();
+    log::begin("info");
     let done = match arguments.command.unwrap_or(Command::Serve) {
         Command::Serve => run_server().await,
         Command::Migrate { app_role } => migrate(app_role.as_deref()).await,
         Command::Audit => audit().await,
+        Command::Record { principal } => inspection::record(&principal).await,
+        Command::Operations { older_than_seconds } => inspection::operations(older_than_seconds).await,
+        Command::Secrets => inspection::secrets().await,
         Command::Retention => keep_retention().await,
         Command::Tenants(command) => administration::tenants(command).await,
         Command::Principals(command) => administration::principals(command).await,
         Command::Keys(command) => administration::keys(command).await,
         Command::Openapi => print(openapi_document()),
-        Command::Health { listen } => health_check::check(listen).await,
+        Command::Health { listen } => health_check::check(listen).await.map_err(Failure),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -97,7 +111,7 @@ async fn main() -> ExitCode {
 async fn run_server() -> Result<(), Failure> {
     let ServerConfig { listen: address, ledger, key_pool_size, peppers, settings } = process_variables().server()?;
     let stop = stop_signal()?;
-    let metrics = metrics::install()?;
+    let metrics = recorder::install(&[&ledger::metric::METRICS[..], &api::metrics::METRICS[..]].concat())?;
     let principals = Principals::open(&ledger.database, key_pool_size);
     let ledger = Ledger::open(ledger).await?;
     let api = Api::new(ledger.clone(), principals, peppers, settings, Some(metrics));
@@ -116,7 +130,7 @@ async fn migrate(app_role: Option<&str>) -> Result<(), Failure> {
 }
 
 async fn audit() -> Result<(), Failure> {
-    let findings = Audit::run(&process_variables().database_only()?).await?;
+    let findings = Audit::run_and_record(&process_variables().database_only()?).await?;
     findings.iter().try_for_each(|finding| print(format!("{finding}\n")))?;
     if findings.is_empty() { Ok(()) } else { Err(Failure("the books break a promise".to_owned())) }
 }
@@ -129,31 +143,4 @@ async fn keep_retention() -> Result<(), Failure> {
 
 fn print(text: impl fmt::Display) -> Result<(), Failure> {
     Ok(write!(io::stdout().lock(), "{text}")?)
-}
-
-/// Ready once the process is asked to stop. Registered before anything is open, so that an early signal is not lost.
-fn stop_signal() -> io::Result<impl Future<Output = ()>> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    Ok(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    })
-}
-
-/// Lines go to stderr, so that stdout is for what commands print. `RUST_LOG` chooses them, `LOG_FORMAT=json` their form.
-fn log_to_stderr() {
-    let chosen = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    // Whatever is chosen, the HTTP libraries don't trace: they would write headers, and keys stand in those (I10).
-    let quiet = ["hyper=info", "h2=info"].iter().filter_map(|directive| directive.parse::<Directive>().ok());
-    let filter = quiet.fold(chosen, EnvFilter::add_directive);
-    let lines =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
-    if std::env::var("LOG_FORMAT").is_ok_and(|format| format == "json") {
-        lines.json().init();
-    } else {
-        lines.init();
-    }
 }

@@ -1,4 +1,4 @@
-//! Metrics for Prometheus. One recorder serves the whole process, a relay in it included.
+//! The metrics of the HTTP side.
 
 use std::time::Duration;
 
@@ -6,44 +6,47 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
-use metrics::{counter, describe_counter, describe_histogram, histogram};
-pub use metrics_exporter_prometheus::{BuildError, PrometheusHandle};
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+use ledger::metric::Metric;
+use ledger::{Environment, Sessions};
+use metrics::{counter, gauge, histogram};
+use process::recorder::PrometheusHandle;
 
 use crate::Api;
+use crate::problem::ProblemKind;
 
-/// Upper bounds of the buckets of every `_seconds` histogram: a batch commits in about a millisecond, and nothing takes
-/// longer than a request's 15 s.
-const SECONDS: [f64; 14] = [0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0];
-/// Upper bounds of the buckets of batch sizes; a batch holds at most 2,000.
-const OPERATIONS: [f64; 11] = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0, 2_000.0];
-
-/// How often samples are folded into their buckets, so that memory stays flat where nobody reads the metrics.
-const UPKEEP: Duration = Duration::from_secs(5);
-
-/// Installs the process's recorder. It is called once, before anything is measured, inside a Tokio runtime.
-///
-/// # Errors
-/// [`BuildError`] if a recorder is installed already.
-pub fn install() -> Result<PrometheusHandle, BuildError> {
-    let handle = PrometheusBuilder::new()
-        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS)?
-        .set_buckets_for_metric(Matcher::Full("oncepost_batch_operations".to_owned()), &OPERATIONS)?
-        .install_recorder()?;
-    describe_counter!("oncepost_http_requests_total", "Requests answered, by endpoint, method and status.");
-    describe_histogram!("oncepost_http_request_seconds", "Time from a request's header to its answer, by endpoint.");
-    describe_counter!(
+/// Every metric of this crate.
+pub const METRICS: [Metric; 7] = [
+    Metric::counter(
+        "oncepost_http_requests_total",
+        &["endpoint", "method", "status"],
+        "Requests answered, by route; `unmatched` stands for every path that is none.",
+    ),
+    Metric::seconds("oncepost_http_request_seconds", &["endpoint"], "Time from a request's header to its answer."),
+    Metric::gauge("oncepost_http_requests_in_flight", &[], "Requests that are not answered yet."),
+    Metric::gauge("oncepost_http_connections", &[], "Open connections."),
+    Metric::gauge("oncepost_http_connections_max", &[], "The most connections that are served at a time."),
+    Metric::counter(
+        "oncepost_problems_total",
+        &["endpoint", "kind"],
+        "Requests that were refused or failed and left no record, by the problem that they were answered with.",
+    ),
+    Metric::counter(
         "oncepost_idempotency_answers_total",
-        "What requests under an idempotency key came to, by endpoint, environment and answer."
-    );
-    let upkeep = handle.clone();
-    tokio::spawn(async move {
-        loop {
-            tokio::time::sleep(UPKEEP).await;
-            upkeep.run_upkeep();
+        &["endpoint", "environment", "answer"],
+        "What requests under an idempotency key came to: `fresh`, `replayed`, `reused` for another request, `in_progress`, `expired` or `environment_mismatch`.",
+    ),
+];
+
+/// What a request under a key may come to.
+pub(crate) const ANSWERS: [&str; 6] = ["fresh", "replayed", "reused", "in_progress", "expired", "environment_mismatch"];
+
+/// Shows the answers of an endpoint as 0 before there are any: the first conflict must show as a change.
+pub(crate) fn begin_at_zero(endpoint: &'static str) {
+    for environment in [Environment::Test, Environment::Live] {
+        for answer in ANSWERS {
+            idempotency_answers(endpoint, environment.name(), answer).absolute(0);
         }
-    });
-    Ok(handle)
+    }
 }
 
 /// Counts a request that was answered.
@@ -56,17 +59,50 @@ pub(crate) fn count_request(endpoint: String, method: &Method, status: StatusCod
     histogram!("oncepost_http_request_seconds", "endpoint" => endpoint).record(took);
 }
 
-/// Counts what a request under a key came to.
+/// Counts a request that was refused or failed.
+pub(crate) fn count_problem(endpoint: String, kind: ProblemKind) {
+    counter!("oncepost_problems_total", "endpoint" => endpoint, "kind" => kind.name()).increment(1);
+}
+
+/// Counts what a request under a key came to; `answer` is one of [`ANSWERS`].
 pub(crate) fn count_idempotency_answer(endpoint: &'static str, environment: &'static str, answer: &'static str) {
+    idempotency_answers(endpoint, environment, answer).increment(1);
+}
+
+fn idempotency_answers(endpoint: &'static str, environment: &'static str, answer: &'static str) -> metrics::Counter {
     counter!(
         "oncepost_idempotency_answers_total",
         "endpoint" => endpoint, "environment" => environment, "answer" => answer
     )
-    .increment(1);
+}
+
+/// A request that is in flight as long as this lives.
+pub(crate) struct InFlight(metrics::Gauge);
+
+impl InFlight {
+    pub(crate) fn enter() -> Self {
+        Self::among(gauge!("oncepost_http_requests_in_flight"))
+    }
+
+    /// A connection, which is counted the same way.
+    pub(crate) fn connect() -> Self {
+        Self::among(gauge!("oncepost_http_connections"))
+    }
+
+    fn among(gauge: metrics::Gauge) -> Self {
+        gauge.increment(1.0);
+        Self(gauge)
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.decrement(1.0);
+    }
 }
 
 /// A method's name as a label. Clients may invent methods, and labels must not grow with them.
-fn method_name(method: &Method) -> &'static str {
+pub(crate) fn method_name(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",
         Method::HEAD => "HEAD",
@@ -85,6 +121,14 @@ fn method_name(method: &Method) -> &'static str {
     responses((status = 200, description = "Metrics in the text format of Prometheus.", body = String, content_type = "text/plain"))
 )]
 pub(crate) async fn read(State(api): State<Api>) -> Response {
+    api.ledger().show_queues();
+    for (pool, Sessions { used, idle, max }) in
+        [("reads", api.ledger().sessions()), ("keys", api.authenticator().sessions())]
+    {
+        gauge!("oncepost_pool_sessions", "pool" => pool, "state" => "used").set(used);
+        gauge!("oncepost_pool_sessions", "pool" => pool, "state" => "idle").set(idle);
+        gauge!("oncepost_pool_sessions_max", "pool" => pool).set(max);
+    }
     let text = api.metrics().map(PrometheusHandle::render).unwrap_or_default();
     ([(CONTENT_TYPE, HeaderValue::from_static("text/plain; version=0.0.4"))], text).into_response()
 }

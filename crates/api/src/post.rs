@@ -10,12 +10,11 @@ use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use ledger::principal::KeyScope;
-use ledger::{
-    AcceptWork, Answer, Environment, Operation, OperationId, Origin, Outcome, Render, Scope, Submission, failpoint,
-};
+use ledger::{AcceptWork, Answer, Operation, OperationId, Origin, Outcome, Render, Scope, Submission, failpoint};
 use uuid::Uuid;
 
 use crate::Api;
+use crate::access::Access;
 use crate::fault::Fault;
 use crate::fingerprint::{self, KNOWN_MEMBERS};
 use crate::json::Value;
@@ -54,7 +53,7 @@ const ACCEPTED_RETRY_AFTER_SECONDS: u16 = 2;
 /// Every problem of a POST.
 pub(crate) async fn answer(api: &Api, route: &PostRoute, request: Request) -> Result<Response, Problem> {
     let (parts, unread) = request.into_parts();
-    let caller = api.authenticator().authenticate(&parts.headers).await?;
+    let caller = api.authenticator().authenticate(&parts).await?;
     caller.require(route.needs)?;
     body::check_headers(&parts.headers)?;
     let scope = caller.scope;
@@ -71,6 +70,9 @@ pub(crate) async fn answer(api: &Api, route: &PostRoute, request: Request) -> Re
     let value = json::parse(&read)?;
 
     let fingerprint = fingerprint::take(&parts.method, parts.uri.path(), parts.uri.query(), &value);
+    let key = api.ledger().seal(&scope, &key, &fingerprint);
+    let access = Access::of(&parts.extensions);
+    access.note_key(key.primary());
     let request_id = RequestId::of(&parts.extensions);
     let (answer, admission) = match parse(route, &value, parameters) {
         Ok(operation) => {
@@ -94,7 +96,9 @@ pub(crate) async fn answer(api: &Api, route: &PostRoute, request: Request) -> Re
             (answer.ok_or_else(|| Problem::from(faults))?, admission)
         }
     };
-    count(route.path, scope.environment, &answer);
+    let answered = name(&answer);
+    access.note_answer(answered);
+    crate::metrics::count_idempotency_answer(route.path, scope.environment.name(), answered);
     let strikes = matches!(answer, Answer::Fresh(_));
     let mut response = respond(api, answer)?;
     admission.add_headers(response.headers_mut());
@@ -213,16 +217,16 @@ pub(crate) fn render(path: Cow<'static, str>, request_id: Uuid) -> Render {
     })
 }
 
-fn count(endpoint: &'static str, environment: Environment, answer: &Answer) {
-    let answer = match answer {
+/// What a request under a key came to, in one word; one of [`crate::metrics::ANSWERS`].
+const fn name(answer: &Answer) -> &'static str {
+    match answer {
         Answer::Fresh(_) => "fresh",
         Answer::Replayed(_) => "replayed",
         Answer::KeyReused { .. } => "reused",
         Answer::EnvironmentMismatch { .. } => "environment_mismatch",
         Answer::Expired { .. } => "expired",
         Answer::InProgress => "in_progress",
-    };
-    crate::metrics::count_idempotency_answer(endpoint, environment.name(), answer);
+    }
 }
 
 fn respond(api: &Api, answer: Answer) -> Result<Response, Problem> {

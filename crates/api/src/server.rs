@@ -28,6 +28,7 @@ use uuid::Uuid;
 
 use crate::Api;
 use crate::body::PatientBody;
+use crate::metrics::InFlight;
 use crate::operations;
 use crate::problem::{Problem, Unavailability};
 use crate::staged_fault::Staged;
@@ -78,6 +79,7 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 /// connection is closed, at most 20 s later. The ledger is the caller's to close.
 pub async fn serve(listener: TcpListener, api: Api, stop: impl Future<Output = ()>) {
     let max_connections = api.settings().max_connections;
+    metrics::gauge!("oncepost_http_connections_max").set(max_connections as f64);
     let slots = Arc::new(Semaphore::new(max_connections));
     let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
     let (stopping, told) = watch::channel(false);
@@ -102,6 +104,7 @@ pub async fn serve(listener: TcpListener, api: Api, stop: impl Future<Output = (
         if let Ok(slot) = Arc::clone(&slots).try_acquire_owned() {
             let connection = answer(stream, router.clone(), told.clone());
             connections.spawn(async move {
+                let _connected = InFlight::connect();
                 connection.await;
                 drop(slot);
             });

@@ -16,7 +16,8 @@ use crate::parameters::Parameters;
 use crate::post::{self, PostRoute};
 use crate::problem::Problem;
 
-const POST: PostRoute = PostRoute { path: "/v1/transfers", needs: KeyScope::TransfersWrite, parse: read_post };
+pub(crate) const POST: PostRoute =
+    PostRoute { path: "/v1/transfers", needs: KeyScope::TransfersWrite, parse: read_post };
 
 /// Moves money.
 ///

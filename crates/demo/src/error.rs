@@ -116,7 +116,7 @@ pub(crate) enum Error {
     },
     /// The recorder of metrics.
     #[error("metrics cannot be recorded: {0}")]
-    Metrics(#[from] api::metrics::BuildError),
+    Metrics(#[from] process::recorder::BuildError),
     /// The relay stands still.
     #[error("the relay has halted, as {reason}; {} says what to do, and --fresh starts anew", reason.page())]
     RelayHalted {

@@ -15,12 +15,12 @@ mod servers;
 mod shop;
 mod signals;
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use tracing_subscriber::EnvFilter;
+use process::log;
 use uuid::Uuid;
 
 use crate::error::Result;
@@ -95,7 +95,7 @@ const INTERRUPTED: u8 = 130;
 #[tokio::main]
 async fn main() -> ExitCode {
     let Arguments { command, run } = Arguments::parse();
-    log_to_stderr();
+    log::begin(LOGGED);
     match command {
         None => until_asked_twice(async |signals| run::run(run, signals).await).await,
         Some(Command::Seed) => exit_code(seed::show().await),
@@ -140,10 +140,4 @@ pub(crate) fn print_line(value: &impl serde::Serialize) -> Result<()> {
         Err(source) => Err(error::Error::Io { doing: "cannot print".to_owned(), source }),
         Ok(()) => Ok(()),
     }
-}
-
-fn log_to_stderr() {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(LOGGED));
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    lines.with_ansi(io::stderr().is_terminal()).init();
 }

@@ -5,10 +5,11 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use api::Api;
 use api::config::{ServerConfig, Variables};
-use api::{Api, metrics};
 use ledger::principal::Principals;
 use ledger::{Database, Ledger};
+use process::recorder;
 use relay::{Relay, State};
 use stack::Kafka;
 use tokio::net::TcpListener;
@@ -137,7 +138,8 @@ async fn open_books(url: &str, folder: &Folder) -> Result<(MakeApi, Ledger, Data
     step("Schema", "up to date", begun);
 
     let begun = Instant::now();
-    let metrics = metrics::install()?;
+    let metrics =
+        recorder::install(&[&ledger::metric::METRICS[..], &api::metrics::METRICS[..], &relay::METRICS[..]].concat())?;
     let principals = Principals::open(&database, key_pool_size);
     let ledger = Ledger::open(ledger).await?;
     let make_api: MakeApi = {

@@ -1,11 +1,18 @@
 //! Proof that the books keep the promises: queries over everything that stands, none of which changes or locks anything.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
+use metrics::gauge;
 use sqlx::postgres::PgConnection;
-use sqlx::{Connection, Executor};
+use sqlx::types::Json;
+use sqlx::{Connection, Executor, PgPool};
+use time::OffsetDateTime;
+use uuid::Uuid;
 
 use crate::database::{Database, DatabaseError};
+use crate::observation::whole;
 
 /// How long one query of the audit may run: it reads whole tables.
 const STATEMENT_TIMEOUT_MS: u32 = 600_000;
@@ -13,6 +20,13 @@ const LOCK_TIMEOUT_MS: u32 = 2_000;
 const IDLE_IN_TRANSACTION_TIMEOUT_MS: u32 = 60_000;
 /// The most findings of one rule that are named; the rest are counted.
 const MAX_NAMED: i64 = 20;
+
+/// The promises that rules are about. Each has a gauge, also where nothing breaks it.
+const PROMISES: [&str; 5] = ["I1", "I2", "I3", "I7", "I9"];
+/// How often a process looks whether an audit is due, and tries again after one that failed.
+const TURN: Duration = Duration::from_secs(60);
+/// Names the advisory lock under which one process at a time audits.
+const LOCK: i64 = 0x6f6e_6365_0003;
 
 /// One broken promise.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +60,7 @@ macro_rules! rule {
                 + ") SELECT subject AS \"subject!\", count(*) OVER () AS \"count!\" FROM broken LIMIT $1",
             MAX_NAMED
         )
-        .fetch_all(&mut $connection)
+        .fetch_all(&mut *$connection)
         .await?;
         if let Some(first) = rows.first() {
             let count = first.count;
@@ -62,10 +76,44 @@ impl Audit {
     /// # Errors
     /// [`DatabaseError::Sql`].
     pub async fn run(database: &Database) -> Result<Vec<Finding>, DatabaseError> {
-        let options =
-            database.session("oncepost-audit", LOCK_TIMEOUT_MS, STATEMENT_TIMEOUT_MS, IDLE_IN_TRANSACTION_TIMEOUT_MS);
-        // Every rule reads whole tables; a planner without statistics might read one of them again for each row of another.
-        let mut connection = PgConnection::connect_with(&options.options([("enable_nestloop", "off")])).await?;
+        let mut connection = connect(database).await?;
+        let findings = Self::prove(&mut connection).await?;
+        connection.close().await?;
+        Ok(findings)
+    }
+
+    /// The same, and leaves word of it for every process that shows metrics.
+    ///
+    /// # Errors
+    /// [`DatabaseError::Sql`].
+    pub async fn run_and_record(database: &Database) -> Result<Vec<Finding>, DatabaseError> {
+        let mut connection = connect(database).await?;
+        let findings = Self::prove_and_record(&mut connection).await?;
+        connection.close().await?;
+        Ok(findings)
+    }
+
+    async fn prove_and_record(connection: &mut PgConnection) -> Result<Vec<Finding>, sqlx::Error> {
+        let started_at = now(connection).await?;
+        let findings = Self::prove(connection).await?;
+        let mut counts: BTreeMap<&str, i64> = BTreeMap::new();
+        for finding in &findings {
+            let count = counts.entry(finding.promise).or_default();
+            *count = count.saturating_add(finding.count);
+        }
+        sqlx::query!(
+            "INSERT INTO audits (id, started_at, finished_at, findings) VALUES ($1, $2, clock_timestamp(), $3)",
+            Uuid::now_v7(),
+            started_at,
+            Json(counts) as _,
+        )
+        .execute(connection)
+        .await?;
+        Ok(findings)
+    }
+
+    /// Every rule, on a connection made for it.
+    async fn prove(connection: &mut PgConnection) -> Result<Vec<Finding>, sqlx::Error> {
         // One snapshot for all rules, so that work in progress shows wholly or not at all.
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
         let mut findings = Vec::new();
@@ -208,7 +256,89 @@ impl Audit {
              WHERE (m.tenant_id, m.environment) IS DISTINCT FROM (p.tenant_id, r.environment)");
 
         connection.execute("ROLLBACK").await?;
-        connection.close().await?;
         Ok(findings)
     }
+}
+
+async fn connect(database: &Database) -> Result<PgConnection, sqlx::Error> {
+    let options =
+        database.session("oncepost-audit", LOCK_TIMEOUT_MS, STATEMENT_TIMEOUT_MS, IDLE_IN_TRANSACTION_TIMEOUT_MS);
+    // Every rule reads whole tables; a planner without statistics might read one of them again for each row of another.
+    PgConnection::connect_with(&options.options([("enable_nestloop", "off")])).await
+}
+
+/// The database's time: audits are compared across machines.
+async fn now(connection: &mut PgConnection) -> Result<OffsetDateTime, sqlx::Error> {
+    sqlx::query_scalar!(r#"SELECT clock_timestamp() AS "now!""#).fetch_one(connection).await
+}
+
+/// Audits the books whenever the last audit, by whichever process, is older than `interval`; until the task is ended.
+pub(crate) async fn run(database: Database, pool: PgPool, interval: Duration) {
+    gauge!("oncepost_audit_interval_seconds").set(interval.as_secs_f64());
+    loop {
+        match audit_if_due(&database, &pool, interval).await {
+            Ok(None) => {}
+            Ok(Some(findings)) if findings.is_empty() => tracing::info!("the books are audited, and right"),
+            Ok(Some(findings)) => findings.iter().for_each(|finding| {
+                tracing::error!(promise = finding.promise, count = finding.count, %finding, "the audit found a broken promise");
+            }),
+            Err(error) => tracing::warn!(%error, "the books can't be audited now; trying again"),
+        }
+        tokio::time::sleep(TURN).await;
+    }
+}
+
+/// Audits if it is time and no other process is at it; `None` where nothing had to be done.
+async fn audit_if_due(
+    database: &Database,
+    pool: &PgPool,
+    interval: Duration,
+) -> Result<Option<Vec<Finding>>, sqlx::Error> {
+    if !due(&mut *pool.acquire().await?, interval).await? {
+        return Ok(None);
+    }
+    let mut connection = connect(database).await?;
+    // Held until the connection is closed, also by a process that dies.
+    let first =
+        sqlx::query_scalar!(r#"SELECT pg_try_advisory_lock($1) AS "first!""#, LOCK).fetch_one(&mut connection).await?;
+    // Looked at again, since another process may have ended its audit meanwhile.
+    let findings = if first && due(&mut connection, interval).await? {
+        let findings = Audit::prove_and_record(&mut connection).await?;
+        show_last(&mut connection).await?;
+        Some(findings)
+    } else {
+        None
+    };
+    connection.close().await?;
+    Ok(findings)
+}
+
+async fn due(connection: &mut PgConnection, interval: Duration) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"SELECT NOT EXISTS (SELECT FROM audits WHERE finished_at > clock_timestamp() - make_interval(secs => $1)) AS "due!""#,
+        interval.as_secs_f64(),
+    )
+    .fetch_one(connection)
+    .await
+}
+
+/// Shows the last audit, whoever ran it.
+pub(crate) async fn show_last(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    let last = sqlx::query!(
+        r#"SELECT started_at, finished_at, findings AS "findings: Json<BTreeMap<String, i64>>"
+           FROM audits ORDER BY finished_at DESC LIMIT 1"#
+    )
+    .fetch_optional(connection)
+    .await?;
+    let Some(last) = last else {
+        gauge!("oncepost_audit_finished_timestamp_seconds").set(0.0);
+        return Ok(());
+    };
+    gauge!("oncepost_audit_finished_timestamp_seconds").set(whole(last.finished_at.unix_timestamp()));
+    gauge!("oncepost_audit_seconds").set((last.finished_at - last.started_at).as_seconds_f64());
+    for promise in PROMISES {
+        let count = last.findings.get(promise).copied().unwrap_or(0);
+        gauge!("oncepost_audit_findings", "promise" => promise).set(whole(count));
+    }
+    Ok(())
 }

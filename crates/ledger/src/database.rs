@@ -68,7 +68,8 @@ impl Database {
                 "USAGE ON SCHEMA public",
                 "SELECT ON ALL TABLES IN SCHEMA public",
                 "INSERT ON tenants, principals, api_keys, accounts, transfers, postings, idempotency_records, \
-                 idempotency_responses, idempotency_secrets, idempotency_attempts, operations, outbox, streams, relays",
+                 idempotency_responses, idempotency_secrets, idempotency_attempts, operations, outbox, streams, relays, \
+                 audits",
                 "UPDATE ON api_keys, accounts, idempotency_attempts, operations, streams, relays",
                 "UPDATE (status, response_id, completed_at) ON idempotency_records",
                 "UPDATE (proof) ON idempotency_secrets",

@@ -118,6 +118,22 @@ pub enum Rejection {
     },
 }
 
+impl Rejection {
+    /// The rule that said no, in the words of the problem that clients get.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::AccountNotFound { .. } => "account-not-found",
+            Self::SameAccount { .. } => "same-account",
+            Self::CurrencyMismatch { .. } => "currency-mismatch",
+            Self::InsufficientFunds { .. } => "insufficient-funds",
+            Self::BalanceLimitExceeded { .. } => "balance-limit-exceeded",
+            Self::AccountFrozen { .. } => "account-frozen",
+            Self::AccountClosed { .. } => "account-closed",
+        }
+    }
+}
+
 /// What an operation does to the book if the book allows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effects {

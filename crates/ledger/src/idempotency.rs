@@ -46,6 +46,13 @@ impl fmt::Debug for KeyHash {
     }
 }
 
+/// All 64 hexadecimal digits, as events carry them and as `encode(key_hash, 'hex')` shows them.
+impl fmt::Display for KeyHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
 /// What makes two requests the same: SHA-256 over method, path as received, sorted query and canonical JSON (RFC 8785).
 ///
 /// `members` lets a refusal name what differs: a name and the SHA-256 of the value's canonical form, sorted by name.
@@ -173,6 +180,11 @@ impl Secrets {
         self.all().map(|secret| hash(secret, scope, key)).collect()
     }
 
+    /// Those that records are written with.
+    pub(crate) fn write(&self) -> &[Secret] {
+        &self.write
+    }
+
     /// Every secret, those to write with first.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Secret> {
         self.write.iter().chain(&self.look_up)
@@ -250,9 +262,9 @@ fn seal_members(secret: &Secret, fingerprint: &Fingerprint) -> Vec<u8> {
     sealed
 }
 
-/// A key as it is written and looked up.
+/// A key as it is written and looked up: what is left of a key and a fingerprint once the key itself may be forgotten.
 #[derive(Clone, Debug)]
-pub(crate) struct SealedKey {
+pub struct SealedKey {
     pub(crate) write: Vec<SealedWrite>,
     pub(crate) look_up: Vec<KeyHash>,
 }
@@ -274,7 +286,7 @@ impl SealedKey {
     }
 
     /// The hash under which this process knows the key: the first write secret's.
-    pub(crate) fn primary(&self) -> KeyHash {
+    pub fn primary(&self) -> KeyHash {
         self.write.first().map_or(KeyHash([0; 32]), |write| write.hash)
     }
 }

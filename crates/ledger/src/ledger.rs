@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use metrics::gauge;
 use sqlx::PgPool;
 use thiserror::Error;
 use time::OffsetDateTime;
@@ -12,11 +13,13 @@ use tokio::task::JoinSet;
 use uuid::Uuid;
 
 use crate::attempts::Attempts;
+use crate::audit;
 use crate::clock;
 use crate::committer::{Committer, Entered, Entry, Job, Queue, Run, Running, look_up, read_book};
 use crate::database::Database;
 use crate::decide::{Effects, Operation, Rejection, decide};
 use crate::idempotency::{Answer, Fingerprint, IdempotencyKey, KeyHash, Original, Record, SealedKey, Secrets};
+use crate::observation;
 use crate::operation::Unfinished;
 use crate::query::ReadError;
 use crate::retention::Retention;
@@ -44,6 +47,26 @@ pub struct Settings {
     pub pool_size: u32,
     /// How long answers are kept.
     pub retention: Retention,
+    /// How often the books are audited; one process at a time does it for all.
+    pub audit_interval: Duration,
+}
+
+/// How many database sessions there are for reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sessions {
+    /// Those that a reader has now.
+    pub used: u32,
+    /// Those that are open and wait for one.
+    pub idle: u32,
+    /// The most that there may be.
+    pub max: u32,
+}
+
+impl Sessions {
+    pub(crate) fn of(pool: &PgPool) -> Self {
+        let idle = u32::try_from(pool.num_idle()).unwrap_or(u32::MAX);
+        Self { used: pool.size().saturating_sub(idle), idle, max: pool.options().get_max_connections() }
+    }
 }
 
 /// What became of a key.
@@ -119,7 +142,7 @@ impl Ledger {
     /// # Errors
     /// [`OpenError`] by variant.
     pub async fn open(settings: Settings) -> Result<Self, OpenError> {
-        let Settings { database, secrets, pool_size, retention } = settings;
+        let Settings { database, secrets, pool_size, retention, audit_interval } = settings;
         let pool = database.pool(pool_size);
         let faults = secret_registry::check(&pool, &secrets).await?;
         if !faults.is_empty() {
@@ -141,6 +164,9 @@ impl Ledger {
         let mut chores = JoinSet::new();
         chores.spawn(retention.run(pool.clone()));
         chores.spawn(attempts.clone().run(pool.clone()));
+        chores.spawn(observation::run(pool.clone()));
+        chores.spawn(audit::run(database, pool.clone(), audit_interval));
+        gauge!("oncepost_answer_days_max").set(retention.days_max());
         let inner =
             Inner { pool, secrets, running: Running::default(), committers, attempts, chores: Mutex::new(chores) };
         Ok(Self { inner: Arc::new(inner) })
@@ -154,6 +180,11 @@ impl Ledger {
         self.inner.committers.get(&shard).map(Committer::queue).ok_or(SubmitError::Unavailable)
     }
 
+    /// Seals a client's key, so that it need not be kept.
+    pub fn seal(&self, scope: &Scope, key: &IdempotencyKey, fingerprint: &Fingerprint) -> SealedKey {
+        self.inner.secrets.seal(scope, key, fingerprint)
+    }
+
     /// Runs an operation under its key, or answers from the record of the request that ran it before. An answer is given
     /// only after its commit is durable (I6). Dropping the returned future does not stop the operation.
     ///
@@ -161,11 +192,10 @@ impl Ledger {
     /// [`SubmitError`] by variant; all but [`SubmitError::Failed`] mean "same key again".
     pub async fn submit(&self, submission: Submission) -> Result<Answer, SubmitError> {
         let Submission { scope, key, fingerprint, known_members, operation, render, wait, staged_fault } = submission;
-        let sealed = self.inner.secrets.seal(&scope, &key, &fingerprint);
-        let (shard, primary) = (scope.shard, sealed.primary());
+        let (shard, primary) = (scope.shard, key.primary());
         let asked = Asked { scope, fingerprint, known_members, operation, render, staged_fault };
         let answer = match self.enter(primary, wait).await {
-            Turn::Mine(entry) => self.enqueue(asked, sealed, None, entry).await?,
+            Turn::Mine(entry) => self.enqueue(asked, key, None, entry).await?,
             Turn::Recorded(record) => {
                 record.judge(&self.inner.secrets, scope.environment, &asked.fingerprint, asked.known_members)
             }
@@ -187,13 +217,12 @@ impl Ledger {
     /// As [`Ledger::submit`].
     pub async fn accept(&self, submission: Submission) -> Result<(Answer, Option<Unfinished>), SubmitError> {
         let unfinished = if let Operation::AcceptWork(accept) = &submission.operation {
-            let sealed = self.inner.secrets.seal(&submission.scope, &submission.key, &submission.fingerprint);
             Some(Unfinished {
                 id: accept.id,
                 scope: submission.scope,
                 work: (*accept.work).clone(),
                 origin: accept.origin.clone(),
-                key_hashes: sealed.write.iter().map(|write| write.hash).collect(),
+                key_hashes: submission.key.write.iter().map(|write| write.hash).collect(),
             })
         } else {
             None
@@ -261,7 +290,7 @@ impl Ledger {
     pub async fn look_up(
         &self,
         scope: &Scope,
-        key: &IdempotencyKey,
+        key: &SealedKey,
         fingerprint: &Fingerprint,
         known_members: &'static [&'static str],
     ) -> Result<Option<Answer>, SubmitError> {
@@ -269,8 +298,7 @@ impl Ledger {
             tracing::warn!(%error, "a record can't be looked up");
             SubmitError::Unavailable
         };
-        let sealed = self.inner.secrets.seal(scope, key, fingerprint);
-        let hashes: Vec<_> = sealed.hashes().collect();
+        let hashes: Vec<_> = key.hashes().collect();
         let mut connection = self.inner.pool.acquire().await.map_err(unavailable)?;
         let records = look_up(&mut connection, scope.shard, &hashes).await.map_err(unavailable)?;
         let record = records.into_values().next();
@@ -341,9 +369,19 @@ impl Ledger {
         matches!(tokio::time::timeout(READY_TIMEOUT, ping).await, Ok(Ok(1)))
     }
 
-    /// The number of operations that wait for a committer.
-    pub fn queue_depth(&self) -> usize {
-        self.inner.committers.values().map(|committer| committer.queue().depth()).sum()
+    /// The sessions for reading.
+    pub fn sessions(&self) -> Sessions {
+        Sessions::of(&self.inner.pool)
+    }
+
+    /// Sets the gauges of what waits now; called when metrics are read, so that they are never out of date.
+    pub fn show_queues(&self) {
+        let depth = |queue: fn(&Committer) -> &Queue| {
+            let waiting: usize = self.inner.committers.values().map(|committer| queue(committer).depth()).sum();
+            f64::from(u32::try_from(waiting).unwrap_or(u32::MAX))
+        };
+        gauge!("oncepost_queue_operations", "queue" => "first").set(depth(Committer::queue));
+        gauge!("oncepost_queue_operations", "queue" => "contended").set(depth(Committer::contended));
     }
 
     /// Takes no more work, commits what is queued, and returns when everything has its outcome.

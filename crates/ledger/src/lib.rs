@@ -12,8 +12,11 @@ mod database;
 mod decide;
 pub mod failpoint;
 mod idempotency;
+mod inspection;
 mod ledger;
+pub mod metric;
 mod money;
+mod observation;
 mod operation;
 pub mod outbox;
 pub mod principal;
@@ -30,8 +33,11 @@ pub use audit::{Audit, Finding};
 pub use clock::format as format_time;
 pub use database::{Database, DatabaseError};
 pub use decide::{Book, BookAccount, Effects, Operation, Rejection, decide};
-pub use idempotency::{Answer, Fingerprint, IdempotencyKey, KeyHash, Original, Response, Secret, SecretError, Secrets};
-pub use ledger::{KeyState, KeyUse, Ledger, OpenError, Settings};
+pub use idempotency::{
+    Answer, Fingerprint, IdempotencyKey, KeyHash, Original, Response, SealedKey, Secret, SecretError, Secrets,
+};
+pub use inspection::{Configured, Inspection, KeptRecord, NotedSecret, UnfinishedOperation};
+pub use ledger::{KeyState, KeyUse, Ledger, OpenError, Sessions, Settings};
 pub use money::{Amount, Balance, Currency, MAX_MINOR_UNITS};
 pub use operation::{AcceptWork, AcceptedWork, OperationId, OperationStatus, Origin, Unfinished};
 pub use query::{Page, PostingPage, ReadError, TransferCursor, TransferFilter, UnfinishedCursor};

@@ -6,6 +6,7 @@ use thiserror::Error;
 use time::OffsetDateTime;
 
 use crate::database::Database;
+use crate::ledger::Sessions;
 use crate::query::ReadError;
 use crate::scope::{Environment, PrincipalId, Scope, Shard, TenantId};
 use crate::text::Name;
@@ -242,6 +243,11 @@ impl Principals {
     /// A store that shares the sessions of a pool.
     pub fn with_pool(pool: PgPool) -> Self {
         Self { pool }
+    }
+
+    /// The sessions for reading keys.
+    pub fn sessions(&self) -> Sessions {
+        Sessions::of(&self.pool)
     }
 
     /// Closes the sessions, so that PostgreSQL hears a farewell and not a broken connection.

@@ -44,6 +44,11 @@ impl Retention {
         Self::DAYS.contains(&days).then_some(Self { days })
     }
 
+    /// The most days that there are while this works: those that are kept, today, and one that is just being dropped.
+    pub(crate) const fn days_max(self) -> u16 {
+        self.days.saturating_add(2)
+    }
+
     /// Looks after the days now, as a running ledger does every ten minutes.
     ///
     /// # Errors

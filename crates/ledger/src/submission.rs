@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::account::Account;
 use crate::decide::{Effects, Operation, Rejection};
-use crate::idempotency::{Fingerprint, IdempotencyKey, Response};
+use crate::idempotency::{Fingerprint, Response, SealedKey};
 use crate::operation::AcceptedWork;
 use crate::scope::Scope;
 use crate::transfer::Transfer;
@@ -43,8 +43,8 @@ pub type Render = Box<dyn Fn(Outcome<'_>) -> Response + Send + Sync>;
 pub struct Submission {
     /// Who asks.
     pub scope: Scope,
-    /// The client's key.
-    pub key: IdempotencyKey,
+    /// The client's key, sealed by [`crate::Ledger::seal`] with this scope and fingerprint.
+    pub key: SealedKey,
     /// What makes a retry the same request.
     pub fingerprint: Fingerprint,
     /// The names that requests of this route may have, for naming those that only the first request had.
@@ -59,7 +59,7 @@ pub struct Submission {
     pub staged_fault: Option<StagedFault>,
 }
 
-/// What a job of the committer keeps of a request: everything but the key, which it has in sealed form.
+/// What a job of the committer keeps of a request: everything but the key.
 pub(crate) struct Asked {
     pub(crate) scope: Scope,
     pub(crate) fingerprint: Fingerprint,

@@ -190,7 +190,7 @@ const PROFILE: Variable = plain(
     "ONCEPOST_PROFILE",
     Unset::Default("production"),
     Bounds::OneOf(&["production", "demo"]),
-    "In `production` new topics have three replicas and the log is JSON; in `demo` one broker is enough and the log is text.",
+    "In `production` new topics have three replicas; in `demo` one broker is enough.",
 );
 const KAFKA_BROKERS: Variable =
     plain("KAFKA_BROKERS", Unset::Refused, Bounds::Form("host:port, several separated by commas"), "Where Kafka is.");
@@ -306,6 +306,12 @@ const RUST_LOG: Variable = plain(
     Bounds::Form("levels such as info or warn,relay=debug"),
     "Which lines are logged.",
 );
+const LOG_FORMAT: Variable = plain(
+    "LOG_FORMAT",
+    Unset::Nothing,
+    Bounds::OneOf(&["text", "json"]),
+    "The form of the log's lines; unless set, `text` at a terminal and `json` everywhere else.",
+);
 
 /// What Kafka takes for a topic; a group's name may be anything, but need not.
 const NAME_FORM: &str = "a name that Kafka takes: 1 to 249 letters, digits, `.`, `_` and `-`";
@@ -313,7 +319,7 @@ const NAME_FORM: &str = "a name that Kafka takes: 1 to 249 letters, digits, `.`,
 const NAME_MAX: usize = 249;
 
 /// Every variable that the relay reads.
-pub const VARIABLES: [&Variable; 23] = [
+pub const VARIABLES: [&Variable; 24] = [
     &DATABASE_URL,
     &PROFILE,
     &KAFKA_BROKERS,
@@ -337,6 +343,7 @@ pub const VARIABLES: [&Variable; 23] = [
     &RELAY_POSITION_RENEWAL_SECONDS,
     &RELAY_LISTEN,
     &RUST_LOG,
+    &LOG_FORMAT,
 ];
 
 impl Settings {
@@ -372,8 +379,9 @@ impl Config {
         let brokers = reader.parsed(&KAFKA_BROKERS, |text| text.split(',').all(broker).then(|| text.to_owned()));
         let settings = reader.settings(brokers.unwrap_or_default());
         let listen = reader.parsed(&RELAY_LISTEN, |text| text.parse().ok());
-        // The log begins after this, by what `tracing-subscriber` reads itself. Here it is only judged.
+        // The log begins after this and reads these two itself. Here they are only judged.
         reader.parsed(&RUST_LOG, |text| EnvFilter::try_new(text).ok());
+        reader.parsed(&LOG_FORMAT, |_| Some(()));
         match (database, listen) {
             (Some(database), Some(listen)) if reader.faults.is_empty() => {
                 Ok(Self { settings: settings(database), listen, profile: reader.profile })
@@ -704,6 +712,7 @@ mod tests {
                 ("KAFKA_SASL_USERNAME", "relay"),
                 ("KAFKA_SSL_KEY_FILE", "/nowhere"),
                 ("RUST_LOG", "relay=loud"),
+                ("LOG_FORMAT", "xml"),
             ]),
             [
                 "ONCEPOST_PROFILE",
@@ -717,6 +726,7 @@ mod tests {
                 "SHARD",
                 "RELAY_LISTEN",
                 "RUST_LOG",
+                "LOG_FORMAT",
             ]
         );
     }

@@ -23,6 +23,7 @@ mod verification;
 
 pub use config::{Bounds, Config, Fault, Kafka, Profile, Security, Settings, Unset, VARIABLES, Variable};
 pub use events::{PublishedEvent, ReadEventsError, read_events};
+pub use meters::METRICS;
 pub use position::Position;
 pub use reason::HaltReason;
 pub use relay::{Relay, RunError};

@@ -1,17 +1,13 @@
 //! The `relay` binary: publishes one shard's events to Kafka, or tells how far they are published.
 
-mod health_check;
 mod probes;
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
-use relay::{Config, Profile, Relay, read_status};
-use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
+use process::{health_check, log, recorder, stop_signal};
+use relay::{Config, METRICS, Relay, read_status};
 
 /// Publishes a ledger's events to Kafka, each position exactly once.
 #[derive(Parser)]
@@ -31,11 +27,6 @@ enum Command {
     Health,
 }
 
-/// Bounds of the transactions' histogram in seconds: some 18 ms is usual, 15 s is the end.
-const TRANSACTION_BUCKETS: [f64; 10] = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 15.0];
-/// How often the recorder puts its samples into their buckets, so that they don't pile up where nobody asks for them.
-const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
-
 type AnyError = Box<dyn std::error::Error>;
 
 #[tokio::main]
@@ -50,11 +41,11 @@ async fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    log_to_stderr(config.profile);
+    log::begin("info");
     let result = match arguments.command {
         None | Some(Command::Run) => run(config).await,
         Some(Command::Status) => tell_status(&config).await,
-        Some(Command::Health) => health_check::check(config.listen).await,
+        Some(Command::Health) => health_check::check(config.listen).await.map_err(Into::into),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -67,11 +58,12 @@ async fn main() -> ExitCode {
 
 /// Publishes and answers probes until SIGTERM or Ctrl-C.
 async fn run(config: Config) -> Result<(), AnyError> {
-    let metrics = record_metrics()?;
+    let stop = stop_signal()?;
+    let metrics = recorder::install(&METRICS)?;
     let relay = Relay::new(config.settings);
     let probes = probes::serve(config.listen, relay.state(), metrics);
     tokio::select! {
-        ended = relay.run(asked_to_stop()) => Ok(ended?),
+        ended = relay.run(stop) => Ok(ended?),
         failed = probes => failed.map_err(|error| format!("RELAY_LISTEN {}: {error}", config.listen).into()),
     }
 }
@@ -79,50 +71,4 @@ async fn run(config: Config) -> Result<(), AnyError> {
 async fn tell_status(config: &Config) -> Result<(), AnyError> {
     let status = read_status(&config.settings).await?;
     Ok(writeln!(std::io::stdout(), "{status}")?)
-}
-
-/// Keeps metrics in this process for `/metrics` to show.
-fn record_metrics() -> Result<PrometheusHandle, AnyError> {
-    let metrics = PrometheusBuilder::new()
-        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &TRANSACTION_BUCKETS)?
-        .install_recorder()?;
-    let upkeep = metrics.clone();
-    tokio::spawn(async move {
-        loop {
-            tokio::time::sleep(UPKEEP_INTERVAL).await;
-            upkeep.run_upkeep();
-        }
-    });
-    Ok(metrics)
-}
-
-/// Logs to stderr, by `RUST_LOG`: lines for people in the demo, JSON for programs in production.
-fn log_to_stderr(profile: Profile) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    // Colours are for a person at a terminal; in a container's log they would be noise.
-    let lines = lines.with_ansi(std::io::stderr().is_terminal());
-    match profile {
-        Profile::Demo => lines.init(),
-        Profile::Production => lines.json().init(),
-    }
-}
-
-/// Waits for SIGTERM or Ctrl-C.
-async fn asked_to_stop() {
-    let terminated = async {
-        match signal(SignalKind::terminate()) {
-            Ok(mut terminate) => {
-                terminate.recv().await;
-            }
-            Err(error) => {
-                tracing::warn!(%error, "SIGTERM can't be heard");
-                std::future::pending::<()>().await;
-            }
-        }
-    };
-    tokio::select! {
-        () = terminated => {}
-        _ = tokio::signal::ctrl_c() => {}
-    }
 }

@@ -1,11 +1,27 @@
 //! The relay's metrics. The binary that it runs in installs the recorder.
 
-use metrics::{
-    Counter, Gauge, Histogram, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
-};
+use ledger::metric::Metric;
+use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
-/// The histogram of Kafka transactions, named here because the binary sets its buckets.
-pub(crate) const TRANSACTION_SECONDS: &str = "oncepost_relay_transaction_seconds";
+/// Every metric of this crate.
+pub const METRICS: [Metric; 8] = [
+    Metric::gauge(
+        "oncepost_relay_state",
+        &["shard", "state"],
+        "1 for the state that the relay is in, 0 for the others.",
+    ),
+    Metric::gauge("oncepost_relay_halt", &["shard", "reason"], "1 for the reason that the relay has halted for."),
+    Metric::gauge("oncepost_outbox_lag_rows", &["shard"], "Events that wait to be published."),
+    Metric::gauge("oncepost_outbox_lag_seconds", &["shard"], "The age of the oldest event that waits to be published."),
+    Metric::counter("oncepost_relay_published_total", &["shard"], "Events published in committed Kafka transactions."),
+    Metric::counter("oncepost_relay_transactions_total", &["shard"], "Kafka transactions committed."),
+    Metric::counter("oncepost_relay_restarts_total", &["shard"], "Times that the relay began anew after an error."),
+    Metric::seconds(
+        "oncepost_relay_transaction_seconds",
+        &["shard"],
+        "How long a Kafka transaction takes from begin to commit.",
+    ),
+];
 
 /// The metrics of one shard's relay.
 #[derive(Clone)]
@@ -20,13 +36,6 @@ pub(crate) struct Meters {
 
 impl Meters {
     pub(crate) fn new(shard: &str) -> Self {
-        describe_gauge!("oncepost_outbox_lag_rows", "Events that wait to be published.");
-        describe_gauge!("oncepost_outbox_lag_seconds", "The age of the oldest event that waits to be published.");
-        describe_counter!("oncepost_relay_published_total", "Events published in committed Kafka transactions.");
-        describe_counter!("oncepost_relay_restarts_total", "Times that the relay began anew after an error.");
-        describe_counter!("oncepost_relay_transactions_total", "Kafka transactions committed.");
-        describe_histogram!(TRANSACTION_SECONDS, "How long a Kafka transaction takes from begin to commit.");
-        describe_gauge!("oncepost_relay_state", "1 for the state that the relay is in, 0 for the others.");
         let shard = shard.to_owned();
         let meters = Self {
             lag_rows: gauge!("oncepost_outbox_lag_rows", "shard" => shard.clone()),
@@ -34,7 +43,7 @@ impl Meters {
             published: counter!("oncepost_relay_published_total", "shard" => shard.clone()),
             restarts: counter!("oncepost_relay_restarts_total", "shard" => shard.clone()),
             transactions: counter!("oncepost_relay_transactions_total", "shard" => shard.clone()),
-            transaction_seconds: histogram!(TRANSACTION_SECONDS, "shard" => shard),
+            transaction_seconds: histogram!("oncepost_relay_transaction_seconds", "shard" => shard),
         };
         // A counter that first appears with its first event hides that event from `rate`.
         meters.published.absolute(0);

@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::routing::get;
-use metrics_exporter_prometheus::PrometheusHandle;
+use process::recorder::PrometheusHandle;
 use relay::State;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -26,6 +26,7 @@ pub(crate) async fn serve(
     metrics: PrometheusHandle,
 ) -> std::io::Result<()> {
     let listener = TcpListener::bind(listen).await?;
+    tracing::info!(address = %listener.local_addr()?, "serving");
     let router = Router::new()
         .route("/livez", get(|| async { "alive\n" }))
         .route("/readyz", get(ready))

@@ -103,6 +103,11 @@ pub(super) async fn attempt(
             job.fail(SubmitError::Unavailable);
             continue;
         }
+        if let Err(rejection) = &decided.outcome {
+            let environment = job.asked.scope.environment.name();
+            metrics::counter!("oncepost_rejections_total", "environment" => environment, "kind" => rejection.name())
+                .increment(1);
+        }
         let record = record(&job, decided.response, now);
         answer(job, secrets, record);
     }

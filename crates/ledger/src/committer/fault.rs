@@ -21,6 +21,19 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
+    /// The fault in one word, for metrics.
+    pub(crate) const fn name(&self) -> &'static str {
+        match self {
+            Self::KeyTaken => "key_taken",
+            Self::PositionTaken => "position_taken",
+            Self::Retry => "retry",
+            Self::SchemaChanged => "schema_changed",
+            Self::Connection => "connection",
+            Self::Unknown => "unknown",
+            Self::Poison(_) => "poison",
+        }
+    }
+
     /// Sorts an error of a statement before COMMIT.
     pub(crate) fn before_commit(error: sqlx::Error) -> Self {
         match code(&error).as_deref() {

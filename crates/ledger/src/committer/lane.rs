@@ -34,8 +34,13 @@ pub(super) struct Lane {
 pub(super) async fn run(shared: Shared) {
     let mut lane = Lane::new(shared);
     while let Some(jobs) = lane.next_jobs().await {
-        for mut job in lane.commit(jobs, Locking::Skip).await {
-            job.contended = true;
+        let waited = metrics::histogram!("oncepost_queue_wait_seconds");
+        jobs.iter().for_each(|job| waited.record(job.arrived_at.elapsed()));
+        let (operations, begun) = (jobs.len(), Instant::now());
+        let contended = lane.commit(jobs, Locking::Skip).await;
+        lane.shared.queue.ran(operations, begun.elapsed());
+        for mut job in contended {
+            job.contended_since = Some(Instant::now());
             job.deadline = job.deadline.min(Instant::now() + CONTENDED_DEADLINE);
             metrics::counter!("oncepost_contended_total").increment(1);
             lane.shared.contended.put(job);
@@ -133,6 +138,7 @@ impl Lane {
             };
             work.open.append(&mut work.contended);
             let alone = work.open.len() <= 1;
+            metrics::counter!("oncepost_batch_reruns_total", "fault" => fault.name()).increment(1);
             tracing::debug!(?fault, operations = work.open.len(), "a batch did not commit");
             match fault {
                 Fault::KeyTaken => {

@@ -83,6 +83,11 @@ impl Committer {
         &self.shared.queue
     }
 
+    /// Where operations wait whose accounts others hold.
+    pub(crate) fn contended(&self) -> &Queue {
+        &self.shared.contended
+    }
+
     /// Takes no more work and returns when everything queued has its outcome.
     pub(crate) async fn close(&self) {
         self.shared.queue.close();

@@ -17,6 +17,15 @@ const MAX_WAITING: usize = 2_000;
 /// The most bytes that wait, by [`crate::Operation`]'s own estimate.
 const MAX_WAITING_BYTES: usize = 8 * 1024 * 1024;
 
+/// From so many waiting operations on, more are refused where they would wait for longer than [`PATIENCE`]: as many as a busy
+/// pool of connections sends at once. Fewer are never refused, however slow the database is.
+const SHED_FROM: usize = 256;
+/// How long an operation may be expected to wait for its batch before it is refused at once: a few times what a batch of
+/// [`SHED_FROM`] takes. Beyond it, waiting longer serves nobody: all would be late, and none would be more.
+const PATIENCE: Duration = Duration::from_millis(50);
+/// How much the newest batch counts in the time that an operation is expected to take: one part of so many.
+const PACE_OVER: u32 = 8;
+
 /// Accepted work that a job runs. It has no key of its own: its row is locked while it runs, and done only once.
 pub(crate) struct Run {
     pub(crate) id: OperationId,
@@ -31,12 +40,14 @@ pub(crate) struct Job {
     pub(crate) run: Option<Run>,
     /// The id of the event that the operation makes, if it makes one; the same however often the batch runs.
     pub(crate) event_id: Uuid,
+    /// When it came.
+    pub(crate) arrived_at: Instant,
     /// After this the job is answered with what is known.
     pub(crate) deadline: Instant,
     /// A COMMIT that held this job got no answer: what is found for it must be made durable before it is answered.
     pub(crate) unknown: bool,
-    /// The second committer has it.
-    pub(crate) contended: bool,
+    /// Since when the second committer has it.
+    pub(crate) contended_since: Option<Instant>,
     entry: Entry,
     reply: oneshot::Sender<Result<Answer, SubmitError>>,
 }
@@ -50,7 +61,18 @@ impl Job {
         entry: Entry,
         reply: oneshot::Sender<Result<Answer, SubmitError>>,
     ) -> Self {
-        Self { asked, sealed, run, event_id: Uuid::now_v7(), deadline, unknown: false, contended: false, entry, reply }
+        Self {
+            asked,
+            sealed,
+            run,
+            event_id: Uuid::now_v7(),
+            arrived_at: Instant::now(),
+            deadline,
+            unknown: false,
+            contended_since: None,
+            entry,
+            reply,
+        }
     }
 
     /// The hash that the events of this job carry: that of the key under which they were asked for.
@@ -61,6 +83,7 @@ impl Job {
 
     /// Answers the client and everyone who waits for the same key from the record that now stands.
     pub(crate) fn finish(self, answer: Answer, record: Record) {
+        self.observe();
         let _client_gone = self.reply.send(Ok(answer));
         self.entry.finish(record);
     }
@@ -68,13 +91,20 @@ impl Job {
     /// Answers that there is no answer. Whoever waits for the same key tries by itself. Where a COMMIT got no answer, no
     /// error may say that nothing happened.
     pub(crate) fn fail(self, error: SubmitError) {
+        self.observe();
         let error = if self.unknown { SubmitError::Unavailable } else { error };
         let _client_gone = self.reply.send(Err(error));
     }
 
+    fn observe(&self) {
+        if let Some(since) = self.contended_since {
+            metrics::histogram!("oncepost_contended_seconds").record(since.elapsed());
+        }
+    }
+
     /// Answers a job that is past its deadline with what is known of it.
     pub(crate) fn expire(self) {
-        let error = if self.contended { SubmitError::Contended } else { SubmitError::Unavailable };
+        let error = if self.contended_since.is_some() { SubmitError::Contended } else { SubmitError::Unavailable };
         self.fail(error);
     }
 }
@@ -90,6 +120,21 @@ struct Waiting {
     jobs: VecDeque<Job>,
     bytes: usize,
     closed: bool,
+    /// The size of the batch that runs now.
+    running: usize,
+    /// The time that each operation of the last batches took.
+    pace: Duration,
+}
+
+impl Waiting {
+    /// Why one more operation of this weight is refused at once, if it is.
+    fn too_much(&self, weight: usize) -> Option<&'static str> {
+        if self.jobs.len() >= MAX_WAITING || self.bytes.saturating_add(weight) > MAX_WAITING_BYTES {
+            return Some("queue");
+        }
+        let ahead = u32::try_from(self.jobs.len().saturating_add(self.running)).unwrap_or(u32::MAX);
+        (self.jobs.len() >= SHED_FROM && self.pace.saturating_mul(ahead) > PATIENCE).then_some("slow")
+    }
 }
 
 impl Queue {
@@ -106,13 +151,13 @@ impl Queue {
         let weight = job.asked.operation.weight();
         let refused = {
             let mut waiting = self.lock();
-            let bytes = waiting.bytes.saturating_add(weight);
             if waiting.closed {
                 Some((job, SubmitError::Stopping))
-            } else if waiting.jobs.len() >= MAX_WAITING || bytes > MAX_WAITING_BYTES {
+            } else if let Some(reason) = waiting.too_much(weight) {
+                metrics::counter!("oncepost_shed_total", "reason" => reason).increment(1);
                 Some((job, SubmitError::Busy))
             } else {
-                waiting.bytes = bytes;
+                waiting.bytes = waiting.bytes.saturating_add(weight);
                 waiting.jobs.push_back(job);
                 None
             }
@@ -132,6 +177,7 @@ impl Queue {
                 let mut waiting = self.lock();
                 if !waiting.jobs.is_empty() {
                     waiting.bytes = 0;
+                    waiting.running = waiting.jobs.len();
                     return Some(waiting.jobs.drain(..).collect());
                 }
                 if waiting.closed {
@@ -148,6 +194,15 @@ impl Queue {
             Ok(taken) => taken,
             Err(_elapsed) => Some(Vec::new()),
         }
+    }
+
+    /// Notes that the batch that was taken last has ended.
+    pub(crate) fn ran(&self, operations: usize, took: Duration) {
+        let mut waiting = self.lock();
+        waiting.running = 0;
+        let each = took.checked_div(u32::try_from(operations).unwrap_or(u32::MAX)).unwrap_or(took);
+        let (older, newest) = (waiting.pace.saturating_mul(PACE_OVER.saturating_sub(1)), each);
+        waiting.pace = older.saturating_add(newest).checked_div(PACE_OVER).unwrap_or(each);
     }
 
     /// The number of waiting operations.

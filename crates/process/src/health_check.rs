@@ -1,5 +1,4 @@
-//! `relay health`: asks the relay of this machine whether it does its part, for health checks in an image that has nothing else
-//! to ask with.
+//! Asks the server of this machine whether it is ready, for health checks in an image that has nothing else to ask with.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -7,29 +6,29 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::AnyError;
-
-/// How long the whole question may take: shorter than the 5 s of a usual health check. `/readyz` waits for nothing.
+/// How long the whole question may take: longer than `/readyz` waits for PostgreSQL, which is 2 s, and shorter than the 5 s
+/// of a usual health check.
 const TIMEOUT: Duration = Duration::from_secs(4);
 /// The most bytes of the answer that are read; it has some hundred.
 const ANSWER_MAX: u64 = 16 * 1024;
 
-/// Asks `/readyz` of the relay whose probes are at `listen`.
+/// Asks `/readyz` of the server that listens at `listen`.
 ///
 /// # Errors
 /// A sentence, unless the answer is 200.
-pub(crate) async fn check(listen: SocketAddr) -> Result<(), AnyError> {
+pub async fn check(listen: SocketAddr) -> Result<(), String> {
     let address = SocketAddr::new(reachable(listen.ip()), listen.port());
     let answer = tokio::time::timeout(TIMEOUT, ask(address))
         .await
-        .map_err(|_| format!("{address} did not answer within {} s", TIMEOUT.as_secs()))??;
+        .map_err(|_| format!("{address} did not answer within {} s", TIMEOUT.as_secs()))?
+        .map_err(|error| format!("{address}: {error}"))?;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
     if head.starts_with("HTTP/1.1 200 ") {
         return Ok(());
     }
-    // The body tells the state, and why it is not a good one.
+    // The body tells why.
     let told = body.lines().next().or_else(|| head.lines().next()).unwrap_or("an empty answer");
-    Err(format!("not ready: {told}").into())
+    Err(format!("not ready: {told}"))
 }
 
 async fn ask(address: SocketAddr) -> std::io::Result<String> {

@@ -1,0 +1,8 @@
+//! What every process of Oncepost has, whatever it is for: a log, metrics, a health check and an end.
+
+pub mod health_check;
+pub mod log;
+pub mod recorder;
+mod stop;
+
+pub use stop::stop_signal;

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::http::{Extensions, Method, StatusCode};
-use ledger::{KeyHash, Scope};
+use ledger::{KeyHash, PrincipalId, Scope};
 use uuid::Uuid;
 
 use crate::metrics::method_name;
@@ -35,6 +35,11 @@ impl Access {
         let _known_already = self.0.scope.set(scope);
     }
 
+    /// Who asks, once that is known.
+    pub(crate) fn principal(&self) -> Option<PrincipalId> {
+        self.0.scope.get().map(|scope| scope.principal)
+    }
+
     /// Notes under which key.
     pub(crate) fn note_key(&self, key: KeyHash) {
         let _known_already = self.0.key.set(key);
@@ -53,7 +58,7 @@ impl Access {
                     target: "api::access",
                     trace_id = %line.trace_id.simple(),
                     request_id = %line.request_id,
-                    principal_id = self.0.scope.get().map(|scope| tracing::field::display(scope.principal.0)),
+                    principal_id = self.principal().map(tracing::field::display),
                     environment = self.0.scope.get().map(|scope| scope.environment.name()),
                     operation = line.endpoint,
                     method = method_name(line.method),

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use axum::http::HeaderValue;
 use ledger::{Database, Retention, Secret, Secrets};
+use process::traces;
 use secrecy::{ExposeSecret, SecretString};
 use tracing_subscriber::EnvFilter;
 
@@ -51,6 +52,8 @@ pub struct ServerConfig {
     pub listen: SocketAddr,
     /// The ledger's settings.
     pub ledger: ledger::Settings,
+    /// Where traces go, if anywhere.
+    pub traces: Option<traces::Settings>,
     /// The most sessions for reading API keys.
     pub key_pool_size: u32,
     /// What API keys are checked with.
@@ -219,6 +222,18 @@ const RATE_LIMIT_PER_SECOND: Variable = plain(
     Bounds::Number(1, 100_000),
     "How many requests a second may run for each principal in each environment, at each API process: unlimited unless set. Replays don't count; they and reads have a ceiling of ten times as many.",
 );
+const OTEL_EXPORTER_OTLP_ENDPOINT: Variable = plain(
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    Unset::Nothing,
+    Bounds::Form("a URL that begins with http://, such as http://collector:4318"),
+    "The OpenTelemetry collector that traces are sent to, by OTLP over HTTP; none are recorded unless set.",
+);
+const OTEL_TRACES_SAMPLER_ARG: Variable = plain(
+    "OTEL_TRACES_SAMPLER_ARG",
+    Unset::Default("1"),
+    Bounds::Form("a number from 0 to 1"),
+    "The part of the traces that begin here which is recorded. A client that sends `traceparent` decides for its own.",
+);
 const RUST_LOG: Variable = plain(
     "RUST_LOG",
     Unset::Default("info"),
@@ -233,7 +248,7 @@ const LOG_FORMAT: Variable = plain(
 );
 
 /// Every variable that the server reads.
-pub const VARIABLES: [&Variable; 15] = [
+pub const VARIABLES: [&Variable; 17] = [
     &DATABASE_URL,
     &PROFILE,
     &IDEMPOTENCY_SECRETS,
@@ -247,6 +262,8 @@ pub const VARIABLES: [&Variable; 15] = [
     &DATABASE_POOL_SIZE,
     &MAX_CONNECTIONS,
     &RATE_LIMIT_PER_SECOND,
+    &OTEL_EXPORTER_OTLP_ENDPOINT,
+    &OTEL_TRACES_SAMPLER_ARG,
     &RUST_LOG,
     &LOG_FORMAT,
 ];
@@ -292,6 +309,11 @@ impl<F: Fn(&str) -> Option<V>, V: Into<OsString>> Variables<F> {
         let cors_origins = self.parsed(&CORS_ORIGINS, read_origins).unwrap_or_default();
         let max_connections = self.parsed(&MAX_CONNECTIONS, |text| text.parse().ok());
         let rate_limit = self.parsed(&RATE_LIMIT_PER_SECOND, |text| text.parse().ok());
+        let endpoint =
+            self.parsed(&OTEL_EXPORTER_OTLP_ENDPOINT, |text| text.starts_with("http://").then(|| text.to_owned()));
+        let ratio =
+            self.parsed(&OTEL_TRACES_SAMPLER_ARG, |text| text.parse().ok().filter(|part| (0.0..=1.0).contains(part)));
+        let traces = endpoint.zip(ratio).map(|(endpoint, ratio)| traces::Settings { endpoint, ratio });
         // The log began before this, with what could be used of these two. Here they are only judged.
         self.parsed(&RUST_LOG, |text| EnvFilter::try_new(text).ok());
         self.parsed(&LOG_FORMAT, |_| Some(()));
@@ -319,6 +341,7 @@ impl<F: Fn(&str) -> Option<V>, V: Into<OsString>> Variables<F> {
             ) if self.faults.is_empty() => Ok(ServerConfig {
                 listen,
                 ledger: ledger::Settings { database, secrets, pool_size, retention, audit_interval },
+                traces,
                 key_pool_size: KEY_POOL_SIZE,
                 peppers,
                 settings: Settings { conflict_status, cors_origins, max_connections, rate_limit },

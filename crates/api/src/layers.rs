@@ -8,9 +8,13 @@ use std::time::{Duration, Instant};
 
 use axum::extract::{MatchedPath, Request};
 use axum::http::header::CACHE_CONTROL;
-use axum::http::{Extensions, HeaderName, HeaderValue};
+use axum::http::{Extensions, HeaderName, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::Response;
+use ledger::trace;
+use opentelemetry::KeyValue;
+use opentelemetry::global::BoxedSpan;
+use opentelemetry::trace::{Span as _, SpanContext, SpanKind, Status};
 use uuid::Uuid;
 
 use crate::access::{Access, Line};
@@ -23,6 +27,9 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Names the answer to one request, for support and logs.
 pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Names the trace that a request belongs to (W3C Trace Context).
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// The endpoint under which requests that match no route are counted.
 const UNMATCHED: &str = "unmatched";
@@ -44,6 +51,11 @@ pub(crate) async fn surround(mut request: Request, next: Next) -> Response {
     let _in_flight = InFlight::enter();
     let id = Uuid::now_v7();
     let access = Access::default();
+    let mut span = begin_span(&request);
+    let context = span.span_context().clone();
+    // A request that nobody traces is its own trace in the log.
+    let trace_id = if context.is_valid() { Uuid::from_bytes(context.trace_id().to_bytes()) } else { id };
+    request.extensions_mut().insert(context);
     request.extensions_mut().insert(RequestId(id));
     request.extensions_mut().insert(access.clone());
     let endpoint = request.extensions().get::<MatchedPath>().map_or(UNMATCHED, MatchedPath::as_str).to_owned();
@@ -83,7 +95,7 @@ pub(crate) async fn surround(mut request: Request, next: Next) -> Response {
     }
     let (took, status) = (begun.elapsed(), response.status());
     access.write(&Line {
-        trace_id: id,
+        trace_id,
         request_id: id,
         endpoint: &endpoint,
         method: &method,
@@ -91,11 +103,36 @@ pub(crate) async fn surround(mut request: Request, next: Next) -> Response {
         problem: problem.as_ref(),
         took,
     });
+    end_span(&mut span, &endpoint, status, &access);
     if let Some(problem) = &problem {
         metrics::count_problem(endpoint.clone(), problem.kind());
     }
     metrics::count_request(endpoint, &method, status, took);
     response
+}
+
+/// The span of a request, below that of its client if it has one. Its name is the route, of which there are few.
+fn begin_span(request: &Request) -> BoxedSpan {
+    let caller = request.headers().get(TRACEPARENT).and_then(|value| value.to_str().ok()).and_then(trace::parse);
+    let endpoint = request.extensions().get::<MatchedPath>().map_or(UNMATCHED, MatchedPath::as_str);
+    let name = format!("{} {endpoint}", metrics::method_name(request.method()));
+    trace::begin(name, SpanKind::Server, &caller.unwrap_or(SpanContext::NONE))
+}
+
+/// Ends it with what OpenTelemetry's conventions for HTTP servers ask for, and with who asked.
+fn end_span(span: &mut BoxedSpan, endpoint: &str, status: StatusCode, access: &Access) {
+    if !span.is_recording() {
+        return;
+    }
+    span.set_attribute(KeyValue::new("http.route", endpoint.to_owned()));
+    span.set_attribute(KeyValue::new("http.response.status_code", i64::from(status.as_u16())));
+    if let Some(principal) = access.principal() {
+        span.set_attribute(KeyValue::new("oncepost.principal_id", principal.to_string()));
+    }
+    if status.is_server_error() {
+        span.set_status(Status::error(""));
+    }
+    span.end();
 }
 
 /// Runs a future; a panic in it becomes its message, and the connection lives on.

@@ -13,7 +13,7 @@ use api::{Api, listen, openapi_document, serve};
 use clap::{Parser, Subcommand};
 use ledger::principal::Principals;
 use ledger::{Audit, Kept, Ledger};
-use process::{health_check, log, recorder, stop_signal};
+use process::{health_check, log, recorder, stop_signal, traces};
 
 use crate::administration::{KeysCommand, PrincipalChoice, PrincipalsCommand, TenantsCommand};
 
@@ -109,8 +109,10 @@ async fn main() -> ExitCode {
 }
 
 async fn run_server() -> Result<(), Failure> {
-    let ServerConfig { listen: address, ledger, key_pool_size, peppers, settings } = process_variables().server()?;
+    let ServerConfig { listen: address, ledger, traces, key_pool_size, peppers, settings } =
+        process_variables().server()?;
     let stop = stop_signal()?;
+    let _traces = traces::begin("oncepost-api", traces.as_ref()).map_err(Failure)?;
     let metrics = recorder::install(&[&ledger::metric::METRICS[..], &api::metrics::METRICS[..]].concat())?;
     let principals = Principals::open(&ledger.database, key_pool_size);
     let ledger = Ledger::open(ledger).await?;

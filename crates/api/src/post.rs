@@ -11,6 +11,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use ledger::principal::KeyScope;
 use ledger::{AcceptWork, Answer, Operation, OperationId, Origin, Outcome, Render, Scope, Submission, failpoint};
+use opentelemetry::trace::SpanContext;
 use uuid::Uuid;
 
 use crate::Api;
@@ -85,6 +86,7 @@ pub(crate) async fn answer(api: &Api, route: &PostRoute, request: Request) -> Re
                 render: render(route.path.into(), request_id),
                 wait: preferences.wait.map_or(DUPLICATE_WAIT, |wait| wait.min(DUPLICATE_WAIT)),
                 staged_fault: staged.and_then(Staged::in_ledger),
+                trace: parts.extensions.get::<SpanContext>().cloned().unwrap_or(SpanContext::NONE),
             };
             run(api, route, submission, request_id, &preferences).await?
         }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use metrics::gauge;
+use opentelemetry::trace::SpanContext;
 use sqlx::PgPool;
 use thiserror::Error;
 use time::OffsetDateTime;
@@ -191,9 +192,10 @@ impl Ledger {
     /// # Errors
     /// [`SubmitError`] by variant; all but [`SubmitError::Failed`] mean "same key again".
     pub async fn submit(&self, submission: Submission) -> Result<Answer, SubmitError> {
-        let Submission { scope, key, fingerprint, known_members, operation, render, wait, staged_fault } = submission;
+        let Submission { scope, key, fingerprint, known_members, operation, render, wait, staged_fault, trace } =
+            submission;
         let (shard, primary) = (scope.shard, key.primary());
-        let asked = Asked { scope, fingerprint, known_members, operation, render, staged_fault };
+        let asked = Asked { scope, fingerprint, known_members, operation, render, staged_fault, trace };
         let answer = match self.enter(primary, wait).await {
             Turn::Mine(entry) => self.enqueue(asked, key, None, entry).await?,
             Turn::Recorded(record) => {
@@ -245,7 +247,8 @@ impl Ledger {
             return Err(SubmitError::Unavailable);
         };
         let fingerprint = Fingerprint { whole: [0; 32], members: Vec::new() };
-        let asked = Asked { scope, fingerprint, known_members: &[], operation, render, staged_fault: None };
+        let trace = SpanContext::empty_context();
+        let asked = Asked { scope, fingerprint, known_members: &[], operation, render, staged_fault: None, trace };
         self.enqueue(asked, SealedKey::NONE, Some(Run { id, key_hashes }), entry).await
     }
 

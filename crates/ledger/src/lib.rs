@@ -26,6 +26,7 @@ mod scope;
 mod secret_registry;
 mod submission;
 mod text;
+pub mod trace;
 mod transfer;
 
 pub use account::{Account, AccountId, AccountStatus, OpenAccount};

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use opentelemetry::trace::SpanContext;
 use thiserror::Error;
 
 use crate::account::Account;
@@ -57,6 +58,8 @@ pub struct Submission {
     pub wait: Duration,
     /// What goes wrong on purpose, for integrators who test their retries.
     pub staged_fault: Option<StagedFault>,
+    /// The span of the request, which its event is to name.
+    pub trace: SpanContext,
 }
 
 /// What a job of the committer keeps of a request: everything but the key.
@@ -67,6 +70,7 @@ pub(crate) struct Asked {
     pub(crate) operation: Operation,
     pub(crate) render: Render,
     pub(crate) staged_fault: Option<StagedFault>,
+    pub(crate) trace: SpanContext,
 }
 
 /// A fault that is played, not suffered. It commits in a batch of its own, so that it strikes no one else.

@@ -1,8 +1,9 @@
-//! What every process of Oncepost has, whatever it is for: a log, metrics, a health check and an end.
+//! What every process of Oncepost has, whatever it is for: a log, metrics, traces, a health check and an end.
 
 pub mod health_check;
 pub mod log;
 pub mod recorder;
 mod stop;
+pub mod traces;
 
 pub use stop::stop_signal;

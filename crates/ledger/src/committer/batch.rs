@@ -17,6 +17,7 @@ use crate::idempotency::{Answer, KeyHash, Record, Response, Secrets};
 use crate::operation::OperationId;
 use crate::scope::Shard;
 use crate::submission::{Outcome, StagedFault, SubmitError};
+use crate::trace;
 
 /// How long everything up to COMMIT may take before the connection counts as lost. Each statement has its own time-out;
 /// this is for a server that no longer answers at all.
@@ -98,7 +99,9 @@ pub(super) async fn attempt(
     for (job, record) in found {
         answer(job, secrets, record);
     }
+    let operations = decided.len();
     for (job, decided) in work.open.drain(..).zip(decided) {
+        trace::record_commit(&job.asked.trace, job.arrived_at.elapsed(), operations);
         if job.asked.staged_fault == Some(StagedFault::AfterCommit) {
             job.fail(SubmitError::Unavailable);
             continue;

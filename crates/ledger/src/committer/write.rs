@@ -12,6 +12,7 @@ use crate::decide::{Book, BookAccount, Effects, Operation};
 use crate::money::Balance;
 use crate::operation::{AcceptWork, OperationStatus, StoredWork};
 use crate::scope::Shard;
+use crate::trace;
 use crate::transfer::{Posting, Transfer};
 
 /// What a batch has decided, sorted by the tables that it goes to.
@@ -32,6 +33,18 @@ struct PostedTransfer<'a> {
     transfer: &'a Transfer,
     debit: &'a Posting,
     credit: &'a Posting,
+}
+
+/// The events of a batch, column by column; one for each transfer, in the order of positions.
+#[derive(Default)]
+struct EventColumns {
+    ids: Vec<Uuid>,
+    transfers: Vec<Uuid>,
+    tenants: Vec<Uuid>,
+    environments: Vec<&'static str>,
+    hashes: Vec<[u8; 32]>,
+    payloads: Vec<Vec<u8>>,
+    traceparents: Vec<Option<String>>,
 }
 
 impl<'a> Writing<'a> {
@@ -207,10 +220,6 @@ impl<'a> Writing<'a> {
         let changed_ids: Vec<Uuid> = self.changed.iter().map(|account| account.id.0).collect();
         let changed_posted: Vec<i64> = self.changed.iter().map(|account| account.posted.minor_units()).collect();
         let changed_counts: Vec<i64> = self.changed.iter().map(|account| account.posting_count).collect();
-        let transfer_ids: Vec<Uuid> = self.posted.iter().map(|posted| posted.transfer.id.0).collect();
-        let tenants: Vec<Uuid> = self.posted.iter().map(|posted| posted.transfer.tenant.0).collect();
-        let transfer_environments: Vec<&str> =
-            self.posted.iter().map(|posted| posted.transfer.environment.name()).collect();
         let sources: Vec<Uuid> = self.posted.iter().map(|posted| posted.transfer.source.0).collect();
         let destinations: Vec<Uuid> = self.posted.iter().map(|posted| posted.transfer.destination.0).collect();
         let source_sequences: Vec<i64> = self.posted.iter().map(|posted| posted.debit.sequence).collect();
@@ -229,9 +238,7 @@ impl<'a> Writing<'a> {
         let leg_amounts: Vec<i64> = legs.iter().map(|leg| leg.amount).collect();
         let leg_balances: Vec<i64> = legs.iter().map(|leg| leg.balance_after.minor_units()).collect();
 
-        let event_ids: Vec<Uuid> = self.posted.iter().map(|posted| posted.job.event_id).collect();
-        let event_hashes: Vec<[u8; 32]> = self.posted.iter().map(|posted| posted.job.event_key_hash().0).collect();
-        let payloads = self.payloads()?;
+        let events = self.event_columns()?;
 
         // UPDATE: there is no join whose order a planner could turn round, to read all accounts and look each up in the
         // list. The ids are sorted, so width_bucket finds an id's place in the list by halving.
@@ -288,12 +295,13 @@ impl<'a> Writing<'a> {
                  FOR NO KEY UPDATE OF s
                ), numbered AS (
                  INSERT INTO outbox (shard, position, epoch, event_id, event_type, resource_id, tenant_id, environment,
-                   key_hash, payload, created_at)
+                   key_hash, payload, traceparent, created_at)
                  SELECT $1, $37::bigint + e.ordinal, s.epoch, e.event_id, 'transfer.posted', e.resource_id, e.tenant_id,
-                   e.environment, e.key_hash, e.payload, $2
+                   e.environment, e.key_hash, e.payload, e.traceparent, $2
                  FROM stream s,
-                   unnest($38::uuid[], $19::uuid[], $20::uuid[], $21::text[], $39::bytea[], $40::bytea[]) WITH ORDINALITY
-                     AS e (event_id, resource_id, tenant_id, environment, key_hash, payload, ordinal)
+                   unnest($38::uuid[], $19::uuid[], $20::uuid[], $21::text[], $39::bytea[], $40::bytea[], $41::text[])
+                     WITH ORDINALITY
+                     AS e (event_id, resource_id, tenant_id, environment, key_hash, payload, traceparent, ordinal)
                  WHERE $37::bigint IS NOT NULL
                )
                SELECT w.records AS "records!", w.changed AS "changed!", (SELECT epoch FROM stream) AS epoch
@@ -316,9 +324,9 @@ impl<'a> Writing<'a> {
             &changed_ids,
             &changed_posted,
             &changed_counts,
-            &transfer_ids,
-            &tenants,
-            &transfer_environments as &[&str],
+            &events.transfers,
+            &events.tenants,
+            &events.environments as &[&str],
             &sources,
             &destinations,
             &source_sequences,
@@ -335,9 +343,10 @@ impl<'a> Writing<'a> {
             !self.posted.is_empty(),
             inserting,
             after,
-            &event_ids,
-            &event_hashes as &[[u8; 32]],
-            &payloads,
+            &events.ids,
+            &events.hashes as &[[u8; 32]],
+            &events.payloads,
+            &events.traceparents as &[Option<String>],
         )
         .fetch_one(connection)
         .await
@@ -356,43 +365,49 @@ impl<'a> Writing<'a> {
     /// gave out. A statement of its own: a statement's snapshot is taken before it waits for a lock, so the last position
     /// must be read by one that begins after the lock is held (I7).
     pub(super) async fn number(&self, connection: &mut PgConnection, epoch: i32) -> Result<i64, Fault> {
-        let event_ids: Vec<Uuid> = self.posted.iter().map(|posted| posted.job.event_id).collect();
-        let transfers: Vec<Uuid> = self.posted.iter().map(|posted| posted.transfer.id.0).collect();
-        let tenants: Vec<Uuid> = self.posted.iter().map(|posted| posted.transfer.tenant.0).collect();
-        let environments: Vec<&str> = self.posted.iter().map(|posted| posted.transfer.environment.name()).collect();
-        let hashes: Vec<[u8; 32]> = self.posted.iter().map(|posted| posted.job.event_key_hash().0).collect();
-        let payloads = self.payloads()?;
+        let events = self.event_columns()?;
         sqlx::query_scalar!(
             r#"WITH numbered AS (
                  INSERT INTO outbox (shard, position, epoch, event_id, event_type, resource_id, tenant_id, environment,
-                   key_hash, payload, created_at)
+                   key_hash, payload, traceparent, created_at)
                  SELECT $1, last.position + e.ordinal, $2, e.event_id, 'transfer.posted', e.resource_id, e.tenant_id,
-                   e.environment, e.key_hash, e.payload, $3
+                   e.environment, e.key_hash, e.payload, e.traceparent, $3
                  FROM (SELECT coalesce((SELECT position FROM outbox WHERE shard = $1 ORDER BY position DESC LIMIT 1), 0)
                          AS position) last,
-                   unnest($4::uuid[], $5::uuid[], $6::uuid[], $7::text[], $8::bytea[], $9::bytea[]) WITH ORDINALITY
-                     AS e (event_id, resource_id, tenant_id, environment, key_hash, payload, ordinal)
+                   unnest($4::uuid[], $5::uuid[], $6::uuid[], $7::text[], $8::bytea[], $9::bytea[], $10::text[])
+                     WITH ORDINALITY
+                     AS e (event_id, resource_id, tenant_id, environment, key_hash, payload, traceparent, ordinal)
                  RETURNING position
                )
                SELECT max(position) AS "last!" FROM numbered"#,
             self.shard.0,
             epoch,
             self.now,
-            &event_ids,
-            &transfers,
-            &tenants,
-            &environments as &[&str],
-            &hashes as &[[u8; 32]],
-            &payloads,
+            &events.ids,
+            &events.transfers,
+            &events.tenants,
+            &events.environments as &[&str],
+            &events.hashes as &[[u8; 32]],
+            &events.payloads,
+            &events.traceparents as &[Option<String>],
         )
         .fetch_one(connection)
         .await
         .map_err(Fault::before_commit)
     }
 
-    fn payloads(&self) -> Result<Vec<Vec<u8>>, Fault> {
-        let payloads = self.posted.iter().map(|posted| serde_json::to_vec(posted.transfer));
-        payloads.collect::<Result<_, _>>().map_err(encode)
+    fn event_columns(&self) -> Result<EventColumns, Fault> {
+        let mut columns = EventColumns::default();
+        for PostedTransfer { job, transfer, .. } in &self.posted {
+            columns.ids.push(job.event_id);
+            columns.transfers.push(transfer.id.0);
+            columns.tenants.push(transfer.tenant.0);
+            columns.environments.push(transfer.environment.name());
+            columns.hashes.push(job.event_key_hash().0);
+            columns.payloads.push(serde_json::to_vec(transfer).map_err(encode)?);
+            columns.traceparents.push(trace::format(&job.asked.trace));
+        }
+        Ok(columns)
     }
 }
 

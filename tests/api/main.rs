@@ -3,10 +3,12 @@
 mod accepted;
 mod answers;
 mod client;
+mod deployed;
 mod faults;
 mod http;
 mod locks;
 mod patience;
 mod plans;
+mod previous_version;
 mod races;
 mod records;

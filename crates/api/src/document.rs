@@ -419,6 +419,8 @@ fn problem_schema(kind: ProblemKind) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     /// Says what to do where the document has changed.
@@ -524,5 +526,12 @@ mod tests {
         assert_eq!(written(&account), declared(&document, "Account"));
         assert_eq!(written(&transfer), declared(&document, "Transfer"));
         assert_eq!(written(&posting), declared(&document, "Posting"));
+
+        // An event carries the transfer as it is answered, and its document is written by hand.
+        let events = include_str!("../../../openapi/asyncapi.yaml");
+        let (_, schema) = events.split_once("\n    transfer:\n").unwrap();
+        let (_, required) = schema.split_once("\n      required:\n").unwrap();
+        let required = required.lines().map_while(|line| line.strip_prefix("        - "));
+        assert_eq!(required.collect::<BTreeSet<_>>(), written(&transfer).iter().map(String::as_str).collect());
     }
 }

@@ -101,6 +101,9 @@ impl Database {
             ("statement_timeout", statement_ms.to_string()),
             ("idle_in_transaction_session_timeout", idle_in_transaction_ms.to_string()),
             ("client_connection_check_interval", CONNECTION_CHECK_MS.to_string()),
+            // Whatever the database, the role or the server says otherwise: what is answered is durable (I6), and on the
+            // synchronous standbys too, where there are any.
+            ("synchronous_commit", "on".to_owned()),
         ])
     }
 }

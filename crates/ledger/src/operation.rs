@@ -150,9 +150,10 @@ pub struct Unfinished {
 }
 
 /// Work in the form in which it waits. It was valid when it was accepted, and is not judged again by the rules of a later
-/// version: what was accepted is done.
+/// version: what was accepted is done. Work with a member that this version does not know is left to the version that wrote
+/// it: done without that member, it would be done wrong, and once.
 #[derive(Serialize, Deserialize)]
-#[serde(tag = "operation")]
+#[serde(tag = "operation", deny_unknown_fields)]
 pub(crate) enum StoredWork {
     #[serde(rename = "account.open")]
     OpenAccount {
@@ -267,6 +268,8 @@ mod tests {
             let kept = serde_json::to_string(&StoredWork::of(&work).unwrap()).unwrap();
             let found: StoredWork = serde_json::from_str(&kept).unwrap();
             assert_eq!(found.restore(), Some(work));
+            let later = kept.replacen('{', r#"{"of_a_later_version":null,"#, 1);
+            assert!(serde_json::from_str::<StoredWork>(&later).is_err(), "{later}");
         }
     }
 }

@@ -4,16 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use harness::document::{read, root};
+
 /// The fewest excerpts that a guide from the route to the event can have.
 const EXCERPTS_MIN: usize = 12;
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
-}
-
-fn read(path: &str) -> String {
-    fs::read_to_string(root().join(path)).unwrap()
-}
 
 /// What the guide shows of the patch.
 fn excerpts(guide: &str) -> Vec<&str> {

@@ -8,7 +8,7 @@ use sqlx::postgres::{PgPool, PgPoolOptions};
 use stack::Postgres;
 
 use crate::client::Client;
-use crate::process::{Ended, Process, run};
+use crate::process::{Ended, Process, relay_environment, run};
 use crate::until;
 
 /// What every process of a test hashes idempotency keys with.
@@ -106,6 +106,12 @@ impl Books {
     /// Starts a relay on these books.
     pub fn relay_with(&self, brokers: &str, environment: &[(&str, &str)]) -> Process {
         Process::relay(&self.url, brokers, environment)
+    }
+
+    /// Runs a command of the relay to its end, such as `status`.
+    pub async fn relay_command(&self, brokers: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Ended {
+        let environment = [&relay_environment(&self.url, brokers), environment].concat();
+        run("relay", arguments, "", &environment).await
     }
 
     /// Opens an account; `floor` is its `min_balance`.

@@ -53,6 +53,17 @@ pub(crate) async fn run(name: &str, arguments: &[&str], stdin: &str, environment
     Ended { code: output.status.code().unwrap_or(-1), stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
+/// What a relay and its commands need in their environment.
+pub(crate) fn relay_environment<'a>(database: &'a str, brokers: &'a str) -> [(&'a str, &'a str); 5] {
+    [
+        ("DATABASE_URL", database),
+        ("KAFKA_BROKERS", brokers),
+        ("KAFKA_REPLICATION_FACTOR", "1"),
+        ("KAFKA_MIN_INSYNC_REPLICAS", "1"),
+        ("RELAY_LISTEN", "127.0.0.1:0"),
+    ]
+}
+
 /// A process of ours. Dropping it kills it.
 pub struct Process {
     child: Child,
@@ -89,13 +100,7 @@ impl Process {
 
     pub(crate) fn relay(database: &str, brokers: &str, environment: &[(&str, &str)]) -> Self {
         let mut command = Command::new(binary("relay"));
-        command
-            .env("DATABASE_URL", database)
-            .env("KAFKA_BROKERS", brokers)
-            .env("KAFKA_REPLICATION_FACTOR", "1")
-            .env("KAFKA_MIN_INSYNC_REPLICAS", "1")
-            .env("RELAY_LISTEN", "127.0.0.1:0")
-            .envs(environment.iter().copied());
+        command.envs(relay_environment(database, brokers)).envs(environment.iter().copied());
         Self::spawn(command)
     }
 

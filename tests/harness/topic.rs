@@ -93,21 +93,27 @@ impl Topic {
         events
     }
 
-    /// Reads again and again until the position `last` is there, and proves I8 each time: each position once, in order in
-    /// its partition, and in the end all of 1 to `last`.
+    /// Waits for the positions 1 to `last` of the first epoch, as [`Topic::wait_for_all`] does.
     pub async fn wait_for(&self, last: i64) -> Vec<Event> {
+        let expected: Vec<(i64, i64)> = (1..=last).map(|position| (1, position)).collect();
+        self.wait_for_all(&expected).await
+    }
+
+    /// Reads again and again until as many events are there, and proves I8 each time: each epoch and position once, in order
+    /// in its partition, and in the end all of those that are expected, which are given in ascending order.
+    pub async fn wait_for_all(&self, expected: &[(i64, i64)]) -> Vec<Event> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let reader = Self { brokers: self.brokers.clone() };
             let events = tokio::task::spawn_blocking(move || reader.read()).await.unwrap();
             assert_once_and_in_order(&events);
-            if events.len() >= usize::try_from(last).unwrap() {
-                let mut positions: Vec<i64> = events.iter().map(|event| event.position).collect();
+            if events.len() >= expected.len() {
+                let mut positions: Vec<_> = events.iter().map(|event| (event.epoch, event.position)).collect();
                 positions.sort_unstable();
-                assert!(positions.iter().copied().eq(1..=last), "positions are dense");
+                assert_eq!(positions, expected, "what is published is what was expected");
                 return events;
             }
-            assert!(Instant::now() < deadline, "{} of {last} events came", events.len());
+            assert!(Instant::now() < deadline, "{} of {} events came", events.len(), expected.len());
         }
     }
 }
@@ -115,7 +121,8 @@ impl Topic {
 fn assert_once_and_in_order(events: &[Event]) {
     let mut seen = HashSet::new();
     for event in events {
-        assert!(seen.insert((event.epoch, event.position)), "position {} stands twice", event.position);
+        let position = (event.epoch, event.position);
+        assert!(seen.insert(position), "epoch and position {position:?} stand twice");
     }
     let mut sorted: Vec<&Event> = events.iter().collect();
     sorted.sort_unstable_by_key(|event| (event.partition, event.offset));

@@ -1,5 +1,7 @@
 //! Exactly once into a real Kafka, counted by a consumer that knows nothing of the relay.
 
+mod epochs;
+
 use std::time::Duration;
 
 use harness::{Books, Client, Topic, until};

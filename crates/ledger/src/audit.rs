@@ -213,10 +213,18 @@ impl Audit {
                ON o.key_hash = r.key_hash AND o.shard = r.shard AND o.id = r.response_id
              WHERE o.id IS NULL OR r.key_hash IS NULL"
         );
-        rule!(findings, connection, "I7", "positions of a shard are dense",
-            "SELECT shard || '/' || position AS subject
-             FROM (SELECT shard, position, lag(position) OVER (PARTITION BY shard ORDER BY position) AS before FROM outbox) o
-             WHERE position <> before + 1");
+        rule!(
+            findings,
+            connection,
+            "I7",
+            "positions of a shard are dense, and their epoch changes only where one was begun",
+            "SELECT o.shard || '/' || o.position AS subject
+             FROM (SELECT shard, position, epoch, lag(position) OVER w AS before, lag(epoch) OVER w AS epoch_before
+                   FROM outbox WINDOW w AS (PARTITION BY shard ORDER BY position)) o
+             LEFT JOIN epochs e ON e.shard = o.shard AND e.epoch = o.epoch AND e.after_position = o.before
+             WHERE o.position <> o.before + 1
+               OR o.epoch <> o.epoch_before AND (o.epoch < o.epoch_before OR e.epoch IS NULL)"
+        );
         rule!(
             findings,
             connection,

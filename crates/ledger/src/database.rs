@@ -73,7 +73,7 @@ impl Database {
                 "UPDATE ON api_keys, accounts, idempotency_attempts, operations, streams, relays",
                 "UPDATE (status, response_id, completed_at) ON idempotency_records",
                 "UPDATE (proof) ON idempotency_secrets",
-                "EXECUTE ON FUNCTION add_response_days, drop_response_day",
+                "EXECUTE ON FUNCTION add_response_days, drop_response_day, begin_epoch",
             ] {
                 sqlx::raw_sql(AssertSqlSafe(format!("GRANT {grant} TO {role}"))).execute(&mut connection).await?;
             }

@@ -27,6 +27,9 @@ const LOCK_TIMEOUT_MS: u32 = 2_000;
 const STATEMENT_TIMEOUT_MS: u32 = 5_000;
 /// How long a session of the relay stays idle inside a transaction; it opens none of its own.
 const IDLE_IN_TRANSACTION_TIMEOUT_MS: u32 = 5_000;
+/// How long the beginning of an epoch may take, 10 minutes: it changes every event that was accepted since the restore, tens of
+/// thousands in a second.
+const BEGIN_EPOCH_TIMEOUT_MS: u32 = 600_000;
 /// How long this side waits for a connection or an answer: longer than `STATEMENT_TIMEOUT_MS`, so that PostgreSQL's own
 /// refusal arrives first where the network works.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(7);
@@ -96,6 +99,27 @@ pub struct RelayRecord {
     pub kafka_cluster_id: String,
     /// The floor; `None` until the first position is known to be published.
     pub floor: Option<Floor>,
+}
+
+/// Where an event stands in its stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// Which stream.
+    pub epoch: i32,
+    /// The position within it.
+    pub position: i64,
+    /// The event at that position.
+    pub event_id: Uuid,
+}
+
+/// A shard's stream, as the ledger has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stream {
+    /// The epoch of the events that are made now.
+    pub epoch: i32,
+    /// Where each epoch after the first began, in their order: the new epoch, and the last position before it. Position 0 with
+    /// the nil id is before the first event.
+    pub starts: Vec<Stamp>,
 }
 
 /// How far publishing is behind.
@@ -199,6 +223,71 @@ impl Outbox {
             .fetch_optional(&mut self.connection),
         )
         .await
+    }
+
+    /// Which events stand at these positions; a position that the outbox doesn't hold is left out.
+    ///
+    /// # Errors
+    /// [`OutboxError::Sql`] and [`OutboxError::TimedOut`].
+    pub async fn stamps(&mut self, positions: &[i64]) -> Result<Vec<Stamp>, OutboxError> {
+        bounded(
+            sqlx::query_as!(
+                Stamp,
+                "SELECT epoch, position, event_id FROM outbox WHERE shard = $1 AND position = ANY($2)",
+                self.shard.0,
+                positions
+            )
+            .fetch_all(&mut self.connection),
+        )
+        .await
+    }
+
+    /// The shard's stream, with the epochs that were begun.
+    ///
+    /// # Errors
+    /// [`OutboxError::Sql`] and [`OutboxError::TimedOut`].
+    pub async fn stream(&mut self) -> Result<Stream, OutboxError> {
+        let starts = bounded(
+            sqlx::query_as!(
+                Stamp,
+                "SELECT epoch, after_position AS position, after_event_id AS event_id FROM epochs
+                 WHERE shard = $1 ORDER BY epoch",
+                self.shard.0
+            )
+            .fetch_all(&mut self.connection),
+        )
+        .await?;
+        // Second: an epoch that begins in between is then one whose start is not known, and no event of it is believed.
+        let epoch = bounded(
+            sqlx::query_scalar!("SELECT epoch FROM streams WHERE shard = $1", self.shard.0)
+                .fetch_one(&mut self.connection),
+        )
+        .await?;
+        Ok(Stream { epoch, starts })
+    }
+
+    /// Begins the epoch of `start` after its position, in one transaction on a session of its own: every event behind the
+    /// position becomes one of the new epoch, as does every event that is made from then on, in whichever process. It fails
+    /// if that epoch or a later one has begun, or if another event stands at the position.
+    ///
+    /// # Errors
+    /// [`OutboxError::Sql`], also after a lost connection, when it is not known whether the epoch has begun: ask
+    /// [`Outbox::stream`].
+    pub async fn begin_epoch(database: &Database, shard: Shard, start: Stamp) -> Result<(), OutboxError> {
+        let options =
+            database.session("oncepost-relay", LOCK_TIMEOUT_MS, BEGIN_EPOCH_TIMEOUT_MS, IDLE_IN_TRANSACTION_TIMEOUT_MS);
+        let mut connection = bounded(PgConnection::connect_with(&options)).await?;
+        let begun = sqlx::query!(
+            "SELECT begin_epoch($1, $2, $3, $4)::text AS begun",
+            shard.0,
+            start.epoch,
+            start.position,
+            start.event_id
+        )
+        .fetch_one(&mut connection);
+        let within = Duration::from_millis(u64::from(BEGIN_EPOCH_TIMEOUT_MS)).saturating_add(CALL_TIMEOUT);
+        timeout(within, begun).await.map_err(|_| OutboxError::TimedOut)??;
+        Ok(())
     }
 
     /// How far a relay is behind that has published every position up to `published`.

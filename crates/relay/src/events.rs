@@ -44,7 +44,7 @@ impl PublishedEvent {
         self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    fn of(message: &BorrowedMessage<'_>) -> Self {
+    pub(crate) fn of(message: &BorrowedMessage<'_>) -> Self {
         let text = |bytes: Option<&[u8]>| bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned());
         let headers = message.headers().into_iter().flat_map(|headers| headers.iter());
         Self {

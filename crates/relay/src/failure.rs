@@ -5,7 +5,7 @@ use rdkafka::error::KafkaError;
 use thiserror::Error;
 
 use crate::reason::HaltReason;
-use crate::stop::Stopped;
+use crate::stop::{Panicked, Stopped};
 
 /// Why a session with Kafka ended. Every one but a halt and a stop is answered in the same way, by a new session: the
 /// error that a client sees does not tell what the broker has done, so nothing is concluded from it.
@@ -17,6 +17,9 @@ pub(crate) enum Failure {
     /// The relay should stop.
     #[error("asked to stop")]
     Stopped,
+    /// Another relay holds the shard's lock, and goes on holding it.
+    #[error("a relay works on this shard: stop it first")]
+    LockTaken,
     /// The shard's lock is lost.
     #[error("the shard's lock is lost")]
     LockLost,
@@ -56,6 +59,12 @@ pub(crate) enum Failure {
 impl From<Stopped> for Failure {
     fn from(_: Stopped) -> Self {
         Self::Stopped
+    }
+}
+
+impl From<Panicked> for Failure {
+    fn from(_: Panicked) -> Self {
+        Self::Panicked
     }
 }
 

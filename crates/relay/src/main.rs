@@ -7,7 +7,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use process::{health_check, log, recorder, stop_signal};
-use relay::{Config, METRICS, Relay, read_status};
+use relay::{Config, Difference, METRICS, Relay, begin_epoch, read_status, reconcile};
+use serde::Serialize;
 
 /// Publishes a ledger's events to Kafka, each position exactly once.
 #[derive(Parser)]
@@ -23,6 +24,19 @@ enum Command {
     Run,
     /// Tells how far the shard is published, and ends.
     Status,
+    /// Lists the events that Kafka holds and the outbox lacks or differs in, after PostgreSQL has gone back in time: one line
+    /// of JSON for each, and a last line that tells how far both agree. It reads only.
+    Reconcile,
+    /// Lets a halted shard go on in a new epoch, behind the last position that the outbox and Kafka agree on. It is refused
+    /// while a relay publishes the shard, and where nothing is in doubt. Run again, it finishes what it has begun.
+    NewEpoch {
+        /// The epoch that comes next, as `relay reconcile` tells it.
+        #[arg(long, value_name = "EPOCH")]
+        begin: i32,
+        /// The last position that was published as it stands in the outbox; only where the topic doesn't prove it.
+        #[arg(long, value_name = "POSITION")]
+        after: Option<i64>,
+    },
     /// Asks the relay of this machine whether it does its part, and exits with 1 if it does not.
     Health,
 }
@@ -45,6 +59,8 @@ async fn main() -> ExitCode {
     let result = match arguments.command {
         None | Some(Command::Run) => run(config).await,
         Some(Command::Status) => tell_status(&config).await,
+        Some(Command::Reconcile) => tell_differences(&config).await,
+        Some(Command::NewEpoch { begin, after }) => tell_new_epoch(config, begin, after).await,
         Some(Command::Health) => health_check::check(config.listen).await.map_err(Into::into),
     };
     match result {
@@ -71,4 +87,18 @@ async fn run(config: Config) -> Result<(), AnyError> {
 async fn tell_status(config: &Config) -> Result<(), AnyError> {
     let status = read_status(&config.settings).await?;
     Ok(writeln!(std::io::stdout(), "{status}")?)
+}
+
+async fn tell_differences(config: &Config) -> Result<(), AnyError> {
+    let show = |difference: &Difference| tell_json(difference);
+    Ok(tell_json(&reconcile(&config.settings, show).await?)?)
+}
+
+fn tell_json(line: &impl Serialize) -> std::io::Result<()> {
+    writeln!(std::io::stdout(), "{}", serde_json::to_string(line)?)
+}
+
+async fn tell_new_epoch(config: Config, epoch: i32, after: Option<i64>) -> Result<(), AnyError> {
+    let start = begin_epoch(config.settings, epoch, after).await?;
+    Ok(writeln!(std::io::stdout(), "epoch {} begins after position {}", start.epoch, start.position)?)
 }

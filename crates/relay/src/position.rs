@@ -3,9 +3,11 @@
 
 use std::fmt;
 
+use ledger::outbox::{Event, Stamp};
 use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use serde::Serialize;
 use uuid::Uuid;
 
 use crate::client::{CALL, Reader, patiently};
@@ -15,14 +17,30 @@ use crate::reason::HaltReason;
 use crate::stop::Stop;
 
 /// A position with the event that stands there. "P is committed" means: every position up to P is published.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+///
+/// A new epoch begins with the position before its first event, under the new epoch's number; if the outbox was empty then,
+/// that is position 0 with the nil id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Position {
     /// Which stream.
     pub epoch: i32,
     /// The position within it, from 1.
     pub position: i64,
     /// The event at that position.
+    #[serde(rename = "event_id")]
     pub event: Uuid,
+}
+
+impl From<Stamp> for Position {
+    fn from(stamp: Stamp) -> Self {
+        Self { epoch: stamp.epoch, position: stamp.position, event: stamp.event_id }
+    }
+}
+
+impl From<&Event> for Position {
+    fn from(event: &Event) -> Self {
+        Self { epoch: event.epoch, position: event.position, event: event.event_id }
+    }
 }
 
 impl fmt::Display for Position {
@@ -48,10 +66,11 @@ impl Position {
         let (epoch, event) = metadata.split_once(' ')?;
         let position = Self {
             epoch: epoch.strip_prefix("epoch=")?.parse().ok().filter(|epoch| *epoch > 0)?,
-            position: Some(offset).filter(|offset| *offset > 0)?,
+            position: offset,
             event: event.strip_prefix("event=")?.parse().ok()?,
         };
-        Some(position)
+        // Only the start of an epoch lies before the first event.
+        (position.position > 0 || position.position == 0 && position.event.is_nil()).then_some(position)
     }
 
     /// The position in the form in which a transaction commits it.
@@ -102,6 +121,8 @@ mod tests {
     fn a_position_comes_back_from_its_metadata() {
         let position = Position { epoch: 3, position: 17, event: EVENT };
         assert_eq!(Position::parse(17, &position.metadata()), Some(position));
+        let before_the_first = Position { epoch: 2, position: 0, event: Uuid::nil() };
+        assert_eq!(Position::parse(0, &before_the_first.metadata()), Some(before_the_first));
     }
 
     #[test]

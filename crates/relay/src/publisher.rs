@@ -18,7 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use ledger::failpoint;
-use ledger::outbox::{Attempt, Event, Floor, LockSession, Outbox, ShardLock};
+use ledger::outbox::{Attempt, Event, Floor, LockSession, Outbox, ShardLock, Stream};
 use rdkafka::consumer::{Consumer, ConsumerGroupMetadata};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{BaseRecord, Producer as _};
@@ -73,15 +73,15 @@ pub(crate) const HALTED_PAUSE: Duration = Duration::from_secs(30);
 /// Publishes one shard. It lives on a thread of its own: librdkafka's calls block.
 pub(crate) struct Publisher {
     pub(crate) settings: Settings,
-    pub(crate) states: StateSender,
-    pub(crate) published: Published,
-    pub(crate) meters: Meters,
+    states: StateSender,
+    published: Published,
+    meters: Meters,
     pub(crate) stop: Stop,
-    pub(crate) lock: Option<ShardLock>,
+    lock: Option<ShardLock>,
     /// Up to here each event has a transaction of its own, because a batch up to here held one that was too large.
-    pub(crate) single_up_to: i64,
+    single_up_to: i64,
     /// How many sessions in a row ended in an error without having found their position.
-    pub(crate) errors_in_a_row: u32,
+    errors_in_a_row: u32,
 }
 
 /// How a session ends when nothing is wrong.
@@ -91,16 +91,29 @@ enum Next {
 }
 
 /// What a session publishes with.
-struct Session {
+pub(crate) struct Session {
     outbox: Outbox,
     producer: Producer,
     group: ConsumerGroupMetadata,
     letterhead: Letterhead,
-    at: Option<Position>,
+    pub(crate) at: Option<Position>,
+    /// Why `at` can't be known.
+    pub(crate) doubt: Option<HaltReason>,
     floor: Option<Floor>,
+    pub(crate) stream: Stream,
 }
 
 impl Publisher {
+    pub(crate) fn new(
+        settings: Settings,
+        states: StateSender,
+        published: Published,
+        meters: Meters,
+        stop: Stop,
+    ) -> Self {
+        Self { settings, states, published, meters, stop, lock: None, single_up_to: 0, errors_in_a_row: 0 }
+    }
+
     /// Works until it is asked to stop.
     pub(crate) fn run(mut self) {
         loop {
@@ -116,7 +129,8 @@ impl Publisher {
                     HALTED_PAUSE
                 }
                 Err(
-                    failure @ (Failure::LockLost
+                    failure @ (Failure::LockTaken
+                    | Failure::LockLost
                     | Failure::Kafka { .. }
                     | Failure::BatchTooLarge { .. }
                     | Failure::TimedOut { .. }
@@ -151,8 +165,11 @@ impl Publisher {
 
     /// One session: S0 to S6, until something ends it.
     fn session(&mut self) -> Result<Next, Failure> {
-        self.take_lock()?;
+        self.take_lock(None)?;
         let mut session = self.open()?;
+        if let Some(reason) = session.doubt.take() {
+            return Err(reason.into());
+        }
         self.errors_in_a_row = 0;
         self.published.set(session.at.map_or(0, |at| at.position));
         let ended = self.publish(&mut session);
@@ -165,8 +182,9 @@ impl Publisher {
         ended
     }
 
-    /// S0.
-    fn take_lock(&mut self) -> Result<(), Failure> {
+    /// S0. A relay waits for as long as another one holds the lock; a command gives up after a while.
+    pub(crate) fn take_lock(&mut self, within: Option<Duration>) -> Result<(), Failure> {
+        let deadline = within.map(|within| Instant::now() + within);
         if self.lock.as_ref().is_some_and(|lock| !lock.lost()) {
             return Ok(());
         }
@@ -182,6 +200,9 @@ impl Publisher {
                     self.lock = Some(lock);
                     return Ok(());
                 }
+                Attempt::Taken(_) if deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
+                    return Err(Failure::LockTaken);
+                }
                 Attempt::Taken(session) => session,
             };
             self.states.set(State::Waiting);
@@ -189,12 +210,12 @@ impl Publisher {
         }
     }
 
-    fn check_lock(&self) -> Result<(), Failure> {
+    pub(crate) fn check_lock(&self) -> Result<(), Failure> {
         if self.lock.as_ref().is_none_or(ShardLock::lost) { Err(Failure::LockLost) } else { Ok(()) }
     }
 
     /// S1 to S3: everything that a session needs, and the position that it starts from.
-    fn open(&mut self) -> Result<Session, Failure> {
+    pub(crate) fn open(&mut self) -> Result<Session, Failure> {
         let shard = self.settings.shard;
         let kafka = self.settings.kafka.clone();
         let stop = self.stop.clone();
@@ -217,15 +238,35 @@ impl Publisher {
             client::cluster_id(producer.client(), || client::serve_events(&producer), &stop)?,
         )?;
         let reader = client::committed_reader(&kafka)?;
-        let committed = position::read(&reader, &kafka, shard.0, &stop)?;
+        let group = group_metadata(&reader)?;
         let letterhead = Letterhead::new(ledger, shard.0);
-        let tails = tail::read(&surveyor, &reader, &kafka.topic, partitions, &letterhead, &stop)?;
+        let floor = stop.wait(outbox.relay_record())??.and_then(|record| record.floor);
+        let stream = stop.wait(outbox.stream())??;
+        let mut session = Session { outbox, producer, group, letterhead, at: None, doubt: None, floor, stream };
+        match self.read_position(&mut session, &surveyor, &reader, partitions) {
+            Ok(at) => session.at = at,
+            Err(Failure::Halt(reason)) => session.doubt = Some(reason),
+            Err(failure) => return Err(failure),
+        }
+        Ok(session)
+    }
+
+    /// S2 and S3: the committed position, if the ledger and the topic confirm it.
+    fn read_position(
+        &self,
+        session: &mut Session,
+        surveyor: &Reader,
+        reader: &Reader,
+        partitions: i32,
+    ) -> Result<Option<Position>, Failure> {
+        let (kafka, shard) = (&self.settings.kafka, self.settings.shard);
+        let committed = position::read(reader, kafka, shard.0, &self.stop)?;
+        let tails = tail::read(surveyor, reader, &kafka.topic, partitions, &session.letterhead, &self.stop)?;
         let home = match committed {
-            Some(committed) => self.home_partition(&mut outbox, committed, tails.len())?,
+            Some(committed) => self.home_partition(&mut session.outbox, committed, tails.len())?,
             None => None,
         };
-        let floor = stop.wait(outbox.relay_record())??.and_then(|record| record.floor);
-        let at = verification::decide(committed, floor, &tails, home)?;
+        let at = verification::decide(committed, session.floor, &tails, home, &session.stream)?;
         tracing::info!(
             shard = shard.0,
             position = at.map_or(0, |at| at.position),
@@ -233,8 +274,7 @@ impl Publisher {
             from_scan = committed.is_none() && at.is_some(),
             "the relay has read its position"
         );
-        let group = group_metadata(&reader)?;
-        Ok(Session { outbox, producer, group, letterhead, at, floor })
+        Ok(at)
     }
 
     /// Compares the brokers' cluster with the recorded one, and records it at the first start.
@@ -281,7 +321,7 @@ impl Publisher {
             self.check_lock()?;
             client::serve_events(&session.producer);
             let rows = self.read_rows(session)?;
-            let fresh = verification::check_rows(session.at, &rows)?;
+            let fresh = verification::check_rows(session.at, &rows, &session.stream)?;
             let renew = Instant::now() >= renew_at;
             if fresh.is_empty() && !(renew && session.at.is_some()) {
                 self.raise_floor(session)?;
@@ -316,7 +356,7 @@ impl Publisher {
     }
 
     /// S4's rows: the published one, and what follows.
-    fn read_rows(&self, session: &mut Session) -> Result<Vec<Event>, Failure> {
+    pub(crate) fn read_rows(&self, session: &mut Session) -> Result<Vec<Event>, Failure> {
         let (from, published_rows) = session.at.map_or((0, 0), |at| (at.position, 1));
         let most = if from < self.single_up_to { 1 } else { self.settings.batch_rows };
         let read = session.outbox.read(from, most.saturating_add(published_rows), self.settings.batch_bytes);
@@ -325,10 +365,8 @@ impl Publisher {
 
     /// S5 and S6: one Kafka transaction with these events and the position after them. Without events it only writes the
     /// position again. Returns whether the producer may go on to the next transaction.
-    fn transact(&mut self, session: &mut Session, events: &[Event]) -> Result<bool, Failure> {
-        let last =
-            events.last().map(|event| Position { epoch: event.epoch, position: event.position, event: event.event_id });
-        let Some(after) = last.or(session.at) else { return Ok(true) };
+    pub(crate) fn transact(&mut self, session: &mut Session, events: &[Event]) -> Result<bool, Failure> {
+        let Some(after) = events.last().map(Position::from).or(session.at) else { return Ok(true) };
         let producer = &session.producer;
         failpoint::hit("relay-before-begin");
         let began_at = Instant::now();
@@ -428,7 +466,7 @@ impl Publisher {
     }
 
     /// Moves the floor to the published position, if it is not there.
-    fn raise_floor(&self, session: &mut Session) -> Result<(), Failure> {
+    pub(crate) fn raise_floor(&self, session: &mut Session) -> Result<(), Failure> {
         let Some(at) = session.at else { return Ok(()) };
         let floor = Floor { epoch: at.epoch, position: at.position };
         if session.floor.is_some_and(|recorded| recorded >= floor) {

@@ -87,7 +87,7 @@ pub enum HaltReason {
         /// The position that comes.
         found: i64,
     },
-    /// The outbox continues in another epoch.
+    /// The outbox continues in another epoch, which nobody has begun there, or not to its end.
     #[error("the outbox continues in epoch {found} at position {position}, but epoch {published} was published so far")]
     EpochChanged {
         /// The epoch so far.
@@ -108,22 +108,63 @@ pub enum HaltReason {
 }
 
 impl HaltReason {
+    /// Every name of [`HaltReason::name`], for the metric, which has one series for each.
+    pub const NAMES: [&str; 12] = [
+        "cluster-changed",
+        "position-missing",
+        "position-unreadable",
+        "position-behind-floor",
+        "position-behind-topic",
+        "topic-tail-lost",
+        "topic-event-differs",
+        "outbox-behind",
+        "outbox-event-differs",
+        "outbox-gap",
+        "epoch-changed",
+        "event-too-large",
+    ];
+
+    /// The reason in a few words, as metrics have it.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::ClusterChanged { .. } => "cluster-changed",
+            Self::PositionMissing { .. } => "position-missing",
+            Self::PositionUnreadable { .. } => "position-unreadable",
+            Self::PositionBehindFloor { .. } => "position-behind-floor",
+            Self::PositionBehindTopic { .. } => "position-behind-topic",
+            Self::TopicTailLost { .. } => "topic-tail-lost",
+            Self::TopicEventDiffers { .. } => "topic-event-differs",
+            Self::OutboxBehind { .. } => "outbox-behind",
+            Self::OutboxEventDiffers { .. } => "outbox-event-differs",
+            Self::OutboxGap { .. } => "outbox-gap",
+            Self::EpochChanged { .. } => "epoch-changed",
+            Self::EventTooLarge { .. } => "event-too-large",
+        }
+    }
+
     /// The runbook's page for the reason.
     #[must_use]
-    pub const fn page(&self) -> &'static str {
-        match self {
-            Self::ClusterChanged { .. } => "runbook/relay-halted.md#cluster-changed",
-            Self::PositionMissing { .. } => "runbook/relay-halted.md#position-missing",
-            Self::PositionUnreadable { .. } => "runbook/relay-halted.md#position-unreadable",
-            Self::PositionBehindFloor { .. } => "runbook/relay-halted.md#position-behind-floor",
-            Self::PositionBehindTopic { .. } => "runbook/relay-halted.md#position-behind-topic",
-            Self::TopicTailLost { .. } => "runbook/relay-halted.md#topic-tail-lost",
-            Self::TopicEventDiffers { .. } => "runbook/relay-halted.md#topic-event-differs",
-            Self::OutboxBehind { .. } => "runbook/relay-halted.md#outbox-behind",
-            Self::OutboxEventDiffers { .. } => "runbook/relay-halted.md#outbox-event-differs",
-            Self::OutboxGap { .. } => "runbook/relay-halted.md#outbox-gap",
-            Self::EpochChanged { .. } => "runbook/relay-halted.md#epoch-changed",
-            Self::EventTooLarge { .. } => "runbook/relay-halted.md#event-too-large",
+    pub fn page(&self) -> String {
+        format!("runbook/relay-halted.md#{}", self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_its_section_on_the_page() {
+        let page = include_str!("../../../runbook/relay-halted.md");
+        let headings = page.lines().filter(|line| line.starts_with("##"));
+        let anchor = |heading: &str| heading.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
+        let anchors: Vec<String> = headings.map(anchor).collect();
+        for name in HaltReason::NAMES {
+            assert!(anchors.iter().any(|anchor| anchor == name), "no section for {name}");
         }
+        let reason = HaltReason::OutboxGap { expected: 2, found: 3 };
+        assert!(HaltReason::NAMES.contains(&reason.name()));
+        assert_eq!(reason.page(), "runbook/relay-halted.md#outbox-gap");
     }
 }

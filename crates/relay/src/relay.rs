@@ -66,16 +66,8 @@ impl Relay {
         let published = Published::unknown();
         let (request_stop, requested) = watch::channel(false);
         let (report_end, mut ended) = oneshot::channel::<()>();
-        let publisher = Publisher {
-            settings: self.settings.clone(),
-            states: self.states,
-            published: published.clone(),
-            meters: meters.clone(),
-            stop: Stop::new(requested, Handle::current()),
-            lock: None,
-            single_up_to: 0,
-            errors_in_a_row: 0,
-        };
+        let stop = Stop::new(requested, Handle::current());
+        let publisher = Publisher::new(self.settings.clone(), self.states, published.clone(), meters.clone(), stop);
         let lag = AbortOnDrop(tokio::spawn(lag::measure(self.settings, published, meters)));
         std::thread::Builder::new()
             .name(format!("relay-{shard}"))

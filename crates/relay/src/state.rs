@@ -110,12 +110,40 @@ impl StateSender {
             let value = if name == state.name() { 1.0 } else { 0.0 };
             gauge!("oncepost_relay_state", "shard" => self.shard.clone(), "state" => name).set(value);
         }
+        let halted = match state {
+            State::Halted { reason } => Some(reason.name()),
+            State::Starting | State::Waiting | State::Verifying | State::Publishing | State::Idle | State::Stopped => {
+                None
+            }
+        };
+        for name in HaltReason::NAMES {
+            let value = if halted == Some(name) { 1.0 } else { 0.0 };
+            gauge!("oncepost_relay_halt", "shard" => self.shard.clone(), "reason" => name).set(value);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_halt_shows_its_reason_and_no_other() {
+        let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+        let shown = || {
+            let text = recorder.handle().render();
+            let lines = text.lines().filter(|line| line.starts_with("oncepost_relay_halt{") && line.ends_with(" 1"));
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        };
+        metrics::with_local_recorder(&recorder, || {
+            let states = StateSender::new("0".to_owned());
+            assert!(shown().is_empty());
+            states.set(State::Halted { reason: HaltReason::OutboxGap { expected: 2, found: 3 } });
+            assert_eq!(shown(), [r#"oncepost_relay_halt{shard="0",reason="outbox-gap"} 1"#]);
+            states.set(State::Starting);
+            assert!(shown().is_empty());
+        });
+    }
 
     #[test]
     fn a_halted_relay_is_not_ready_and_a_waiting_one_is() {

@@ -2,17 +2,15 @@
 
 use std::fmt;
 
-use ledger::outbox::{Lag, Outbox, OutboxError, RelayRecord};
+use ledger::outbox::{Lag, Outbox, OutboxError, RelayRecord, Stream};
 use rdkafka::consumer::Consumer as _;
 use thiserror::Error;
-use tokio::runtime::Handle;
-use tokio::sync::watch;
 
 use crate::client;
 use crate::config::Settings;
 use crate::failure::Failure;
 use crate::position::{self, Position};
-use crate::stop::Stop;
+use crate::stop::unstopped;
 
 /// Why the status can't be told.
 #[derive(Debug, Error)]
@@ -30,6 +28,8 @@ pub enum StatusError {
 pub struct Status {
     /// The shard.
     pub shard: i32,
+    /// The epoch of the events that are made now, and where each epoch began.
+    pub stream: Stream,
     /// The outbox's last position; `None` if it is empty.
     pub last_position: Option<i64>,
     /// The Kafka cluster's id.
@@ -46,6 +46,11 @@ impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let none = || "none".to_owned();
         writeln!(f, "shard:              {}", self.shard)?;
+        write!(f, "epoch:              {}", self.stream.epoch)?;
+        match self.stream.starts.last().filter(|start| start.epoch == self.stream.epoch) {
+            Some(start) => writeln!(f, ", begun after position {}", start.position)?,
+            None => writeln!(f)?,
+        }
         writeln!(f, "outbox's last:      {}", self.last_position.map_or_else(none, |position| position.to_string()))?;
         writeln!(f, "committed in Kafka: {}", self.committed.map_or_else(none, |position| position.to_string()))?;
         let floor = self.record.as_ref().and_then(|record| record.floor);
@@ -67,6 +72,7 @@ pub async fn read_status(settings: &Settings) -> Result<Status, StatusError> {
     let mut outbox = Outbox::open(&settings.database, settings.shard).await?;
     Ok(Status {
         shard: settings.shard.0,
+        stream: outbox.stream().await?,
         last_position: outbox.last_position().await?,
         kafka_cluster_id,
         committed,
@@ -76,16 +82,10 @@ pub async fn read_status(settings: &Settings) -> Result<Status, StatusError> {
 }
 
 async fn ask_kafka(settings: Settings) -> Result<(String, Option<Position>), StatusError> {
-    // Nobody stops this wait early; its calls have bounds of their own.
-    let (_keep, requested) = watch::channel(false);
-    let stop = Stop::new(requested, Handle::current());
-    let asked = tokio::task::spawn_blocking(move || {
+    let asked = unstopped(move |stop| {
         let reader = client::committed_reader(&settings.kafka)?;
         let cluster = client::cluster_id(reader.client(), || client::serve_reader(&reader), &stop)?;
         Ok((cluster, position::read(&reader, &settings.kafka, settings.shard.0, &stop)?))
     });
-    asked
-        .await
-        .map_err(|error| StatusError::Kafka(error.to_string()))?
-        .map_err(|failure: Failure| StatusError::Kafka(failure.to_string()))
+    asked.await.map_err(|failure: Failure| StatusError::Kafka(failure.to_string()))
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 
 /// Tells a thread outside the runtime that it should stop, and lets it wait for other things meanwhile.
 #[derive(Clone)]
@@ -12,6 +13,19 @@ pub(crate) struct Stop {
     requested: watch::Receiver<bool>,
     runtime: Handle,
 }
+
+/// Lets a command talk to librdkafka, whose calls block, on a thread of its own. Nobody stops it early; what it waits for has
+/// bounds of its own.
+pub(crate) async fn unstopped<T: Send + 'static, E: From<Panicked> + Send + 'static>(
+    work: impl FnOnce(Stop) -> Result<T, E> + Send + 'static,
+) -> Result<T, E> {
+    let (_keep, requested) = watch::channel(false);
+    let stop = Stop::new(requested, Handle::current());
+    spawn_blocking(move || work(stop)).await.map_err(|_| Panicked)?
+}
+
+/// The thread of a command panicked.
+pub(crate) struct Panicked;
 
 /// The wait ended because the relay should stop.
 #[derive(Debug)]

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use rdkafka::Message;
 use rdkafka::consumer::Consumer;
 use rdkafka::error::KafkaError;
+use rdkafka::message::BorrowedMessage;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use rdkafka::types::RDKafkaErrorCode;
 
@@ -16,7 +17,7 @@ use crate::verification::Tail;
 
 /// How many offsets the first step goes back. Markers of transactions take offsets too, one for each transaction and
 /// partition.
-const FIRST_STEP: i64 = 64;
+pub(crate) const FIRST_STEP: i64 = 64;
 /// How long an open transaction of another shard may keep the end of what is committed below the high-water mark: its
 /// 15 s, the broker's sweep, and some room.
 const SETTLED_WITHIN: Duration = Duration::from_secs(40);
@@ -36,37 +37,48 @@ pub(crate) fn read(
     letterhead: &Letterhead,
     stop: &Stop,
 ) -> Result<Vec<Tail>, Failure> {
-    let mut tails = Vec::new();
-    for partition in 0..partitions {
-        let (low, high) = watermarks(surveyor, topic, partition, stop)?;
-        tails.push(Tail { low, high, last: None });
-    }
-    for (partition, tail) in (0..).zip(&tails) {
-        settle(reader, topic, partition, tail.high, stop)?;
-    }
+    let marks = settled_marks(surveyor, reader, topic, partitions, stop)?;
+    let mut tails: Vec<Tail> = marks.into_iter().map(|(low, high)| Tail { low, high, last: None }).collect();
     let mut step = FIRST_STEP;
     loop {
         let reaches = |tail: &Tail| tail.low.max(tail.high.saturating_sub(step));
-        let open: Vec<i32> =
-            (0..).zip(&tails).filter(|(_, tail)| tail.last.is_none() && tail.low < tail.high).map(|(p, _)| p).collect();
-        if open.is_empty() {
+        let open = (0..).zip(&tails).filter(|(_, tail)| tail.last.is_none() && tail.low < tail.high);
+        let stretches: Vec<Stretch> =
+            open.map(|(partition, tail)| Stretch { partition, from: reaches(tail), to: tail.high }).collect();
+        if stretches.is_empty() {
             break;
         }
-        let mut assignment = TopicPartitionList::with_capacity(open.len());
-        for (partition, tail) in (0..).zip(&tails).filter(|(partition, _)| open.contains(partition)) {
-            assignment
-                .add_partition_offset(topic, partition, Offset::Offset(reaches(tail)))
-                .map_err(Failure::kafka("take an offset"))?;
-        }
-        reader.assign(&assignment).map_err(Failure::kafka("assign partitions"))?;
-        read_to_marks(reader, open, &mut tails, letterhead, stop)?;
+        read_stretches(reader, topic, &stretches, stop, |message| {
+            let tail = usize::try_from(message.partition()).ok().and_then(|partition| tails.get_mut(partition));
+            if let (Some(tail), Some(headers)) = (tail, message.headers()) {
+                tail.last = letterhead.position(headers).or(tail.last);
+            }
+            Ok::<_, Failure>(())
+        })?;
         if tails.iter().all(|tail| tail.last.is_some() || reaches(tail) == tail.low) {
             break;
         }
         step = step.saturating_mul(2);
     }
-    reader.unassign().map_err(Failure::kafka("let partitions go"))?;
     Ok(tails)
+}
+
+/// The watermarks of every partition, taken now; everything below the high-water mark is committed or aborted.
+pub(crate) fn settled_marks(
+    surveyor: &Reader,
+    reader: &Reader,
+    topic: &str,
+    partitions: i32,
+    stop: &Stop,
+) -> Result<Vec<(i64, i64)>, Failure> {
+    let mut marks = Vec::new();
+    for partition in 0..partitions {
+        marks.push(watermarks(surveyor, topic, partition, stop)?);
+    }
+    for (partition, (_, high)) in (0..).zip(&marks) {
+        settle(reader, topic, partition, *high, stop)?;
+    }
+    Ok(marks)
 }
 
 fn watermarks(client: &Reader, topic: &str, partition: i32, stop: &Stop) -> Result<(i64, i64), Failure> {
@@ -87,50 +99,67 @@ fn settle(reader: &Reader, topic: &str, partition: i32, high: i64, stop: &Stop) 
     Ok(())
 }
 
-/// Reads the assigned partitions up to their high-water marks and keeps each one's last record of the shard.
-fn read_to_marks(
+/// Offsets of a partition: from one up to another, which is not among them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stretch {
+    pub(crate) partition: i32,
+    pub(crate) from: i64,
+    pub(crate) to: i64,
+}
+
+/// Hands over every committed record of the stretches, one stretch for each partition, in order per partition.
+pub(crate) fn read_stretches<E: From<Failure>>(
     reader: &Reader,
-    mut open: Vec<i32>,
-    tails: &mut [Tail],
-    letterhead: &Letterhead,
+    topic: &str,
+    stretches: &[Stretch],
     stop: &Stop,
-) -> Result<(), Failure> {
+    mut take: impl FnMut(&BorrowedMessage<'_>) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut assignment = TopicPartitionList::with_capacity(stretches.len());
+    for stretch in stretches {
+        assignment
+            .add_partition_offset(topic, stretch.partition, Offset::Offset(stretch.from))
+            .map_err(Failure::kafka("take an offset"))?;
+    }
+    reader.assign(&assignment).map_err(Failure::kafka("assign partitions"))?;
+    let mut open = stretches.to_vec();
     let mut progress_at = Instant::now();
     while !open.is_empty() {
         match reader.poll(POLL) {
             Some(Ok(message)) => {
-                progress_at = Instant::now();
-                let tail = usize::try_from(message.partition()).ok().and_then(|partition| tails.get_mut(partition));
-                let Some(tail) = tail else { continue };
-                if message.offset() < tail.high
-                    && let Some(position) = message.headers().and_then(|headers| letterhead.position(headers))
-                {
-                    tail.last = Some(position);
+                let Some(stretch) = open.iter().find(|stretch| stretch.partition == message.partition()) else {
+                    continue;
+                };
+                let to = stretch.to;
+                if message.offset() < to {
+                    take(&message)?;
                 }
-                if message.offset().saturating_add(1) >= tail.high {
-                    open.retain(|partition| *partition != message.partition());
+                progress_at = Instant::now();
+                if message.offset().saturating_add(1) >= to {
+                    open.retain(|stretch| stretch.partition != message.partition());
                 }
             }
-            // The end of what is committed, and that lies at the mark or behind it: markers and what was aborted are
-            // not shown, so the last offsets before the mark may never come.
+            // The end of what is committed, and that lies at the stretch's end or behind it: markers and what was aborted are
+            // not shown, so the last offsets may never come.
             Some(Err(KafkaError::PartitionEOF(partition))) => {
                 progress_at = Instant::now();
-                open.retain(|other| *other != partition);
+                open.retain(|stretch| stretch.partition != partition);
             }
             Some(Err(KafkaError::MessageConsumption(
                 RDKafkaErrorCode::BrokerTransportFailure
                 | RDKafkaErrorCode::AllBrokersDown
                 | RDKafkaErrorCode::OperationTimedOut,
             ))) => {}
-            Some(Err(error)) => return Err(Failure::Kafka { step: "read the topic back", error }),
+            Some(Err(error)) => return Err(Failure::Kafka { step: "read the topic back", error }.into()),
             None => {}
         }
         if stop.requested() {
-            return Err(Failure::Stopped);
+            return Err(Failure::Stopped.into());
         }
         if progress_at.elapsed() >= STALLED_AFTER {
-            return Err(Failure::TimedOut { step: "read the topic back" });
+            return Err(Failure::TimedOut { step: "read the topic back" }.into());
         }
     }
+    reader.unassign().map_err(Failure::kafka("let partitions go"))?;
     Ok(())
 }

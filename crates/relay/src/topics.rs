@@ -56,6 +56,15 @@ pub(crate) fn ensure(surveyor: &Reader, kafka: &Kafka, shard: i32, stop: &Stop) 
     }
 }
 
+/// How many partitions a topic has that must be there.
+pub(crate) fn partitions(surveyor: &Reader, topic: &str, stop: &Stop) -> Result<i32, Failure> {
+    match standing(surveyor, topic, stop)? {
+        Standing::Ready { partitions } => Ok(partitions),
+        Standing::Unready => Err(Failure::Topic(format!("a partition of the topic {topic} has no leader"))),
+        Standing::Missing => Err(Failure::Topic(format!("there is no topic {topic}"))),
+    }
+}
+
 fn standing(surveyor: &Reader, topic: &str, stop: &Stop) -> Result<Standing, Failure> {
     let metadata = patiently(stop, "describe its topics", || surveyor.fetch_metadata(Some(topic), CALL))?;
     let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else {

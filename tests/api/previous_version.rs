@@ -2,7 +2,7 @@
 
 use harness::{Books, Client};
 use serde::Deserialize;
-use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::postgres::{PgColumn, PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Column, Connection, Executor, Row, SqlSafeStr, Statement as _, TypeInfo};
 use uuid::Uuid;
 
@@ -36,8 +36,10 @@ async fn every_statement_of_the_previous_version_fits_this_schema() {
         let prepared = prepared.unwrap_or_else(|error| panic!("{error}\n{query}"));
         let asked = prepared.parameters().and_then(|parameters| parameters.left()).unwrap();
         assert!(asked.iter().map(TypeInfo::name).eq(parameters), "{query}");
-        let name =
-            |column: &_| Named { name: Column::name(column).to_owned(), r#type: column.type_info().name().to_owned() };
+        let name = |column: &PgColumn| Named {
+            name: Column::name(column).to_owned(),
+            r#type: column.type_info().name().to_owned(),
+        };
         assert_eq!(prepared.columns().iter().map(name).collect::<Vec<_>>(), columns, "{query}");
     }
     books.finish().await;

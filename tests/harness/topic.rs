@@ -26,6 +26,8 @@ pub struct Event {
     pub position: i64,
     /// The header `ce_id`.
     pub id: String,
+    /// The header `traceparent`, which only traced events have.
+    pub traceparent: Option<String>,
     /// The record's key.
     pub key: String,
     /// The record's value.
@@ -71,19 +73,18 @@ impl Topic {
                 }
                 Some(Err(error)) => panic!("{error}"),
                 Some(Ok(message)) => {
-                    let header = |name: &str| {
-                        let headers = message.headers().unwrap();
-                        let header = headers.iter().find(|header| header.key == name);
-                        let value =
-                            header.and_then(|header| header.value).unwrap_or_else(|| panic!("no header {name}"));
-                        String::from_utf8(value.to_vec()).unwrap()
+                    let header_if_any = |name: &str| {
+                        let header = message.headers().unwrap().iter().find(|header| header.key == name)?;
+                        Some(String::from_utf8(header.value?.to_vec()).unwrap())
                     };
+                    let header = |name: &str| header_if_any(name).unwrap_or_else(|| panic!("no header {name}"));
                     events.push(Event {
                         partition: message.partition(),
                         offset: message.offset(),
                         epoch: header("epoch").parse().unwrap(),
                         position: header("position").parse().unwrap(),
                         id: header("ce_id"),
+                        traceparent: header_if_any("traceparent"),
                         key: String::from_utf8(message.key().unwrap().to_vec()).unwrap(),
                         value: message.payload().unwrap().to_vec(),
                     });

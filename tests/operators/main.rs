@@ -4,3 +4,4 @@ mod audits;
 mod commands;
 mod log;
 mod metrics;
+mod traces;

@@ -79,6 +79,8 @@ pub struct Event {
     pub key_hash: Vec<u8>,
     /// The resource as JSON, as bytes.
     pub payload: Vec<u8>,
+    /// The trace of the request that made it, where that was recorded.
+    pub traceparent: Option<String>,
     /// When it was decided.
     pub created_at: OffsetDateTime,
 }
@@ -178,7 +180,7 @@ impl Outbox {
         let rows = bounded(
             sqlx::query!(
                 r#"SELECT epoch, position, event_id, event_type, resource_id, tenant_id, environment, key_hash, payload,
-                          created_at
+                          traceparent, created_at
                    FROM (SELECT *, sum(octet_length(payload)) OVER (ORDER BY position ROWS UNBOUNDED PRECEDING)
                                    - octet_length(payload) AS bytes_before
                          FROM outbox WHERE shard = $1 AND position >= $2 ORDER BY position LIMIT $3) AS run
@@ -204,6 +206,7 @@ impl Outbox {
                         .ok_or(OutboxError::UnknownEnvironment(row.position))?,
                     key_hash: row.key_hash,
                     payload: row.payload,
+                    traceparent: row.traceparent,
                     created_at: row.created_at,
                 })
             })

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use ledger::{Database, Shard};
+use process::traces;
 use rdkafka::ClientConfig;
 use secrecy::{ExposeSecret, SecretString};
 use tracing_subscriber::EnvFilter;
@@ -87,6 +88,8 @@ pub struct Config {
     pub settings: Settings,
     /// Where `/metrics`, `/livez` and `/readyz` are served.
     pub listen: SocketAddr,
+    /// Where traces go, if anywhere.
+    pub traces: Option<traces::Settings>,
     /// How strict the deployment is.
     pub profile: Profile,
 }
@@ -300,6 +303,12 @@ const RELAY_LISTEN: Variable = plain(
     Bounds::Form("an address and port such as 127.0.0.1:9464"),
     "Where `/livez`, `/readyz` and `/metrics` are served.",
 );
+const OTEL_EXPORTER_OTLP_ENDPOINT: Variable = plain(
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    Unset::Nothing,
+    Bounds::Form("a URL that begins with http://, such as http://collector:4318"),
+    "The OpenTelemetry collector that traces are sent to, by OTLP over HTTP; none are recorded unless set. Which events are traced was decided with their requests.",
+);
 const RUST_LOG: Variable = plain(
     "RUST_LOG",
     Unset::Default("info"),
@@ -319,7 +328,7 @@ const NAME_FORM: &str = "a name that Kafka takes: 1 to 249 letters, digits, `.`,
 const NAME_MAX: usize = 249;
 
 /// Every variable that the relay reads.
-pub const VARIABLES: [&Variable; 24] = [
+pub const VARIABLES: [&Variable; 25] = [
     &DATABASE_URL,
     &PROFILE,
     &KAFKA_BROKERS,
@@ -342,6 +351,7 @@ pub const VARIABLES: [&Variable; 24] = [
     &RELAY_BATCH_BYTES,
     &RELAY_POSITION_RENEWAL_SECONDS,
     &RELAY_LISTEN,
+    &OTEL_EXPORTER_OTLP_ENDPOINT,
     &RUST_LOG,
     &LOG_FORMAT,
 ];
@@ -379,12 +389,16 @@ impl Config {
         let brokers = reader.parsed(&KAFKA_BROKERS, |text| text.split(',').all(broker).then(|| text.to_owned()));
         let settings = reader.settings(brokers.unwrap_or_default());
         let listen = reader.parsed(&RELAY_LISTEN, |text| text.parse().ok());
+        let endpoint =
+            reader.parsed(&OTEL_EXPORTER_OTLP_ENDPOINT, |text| text.starts_with("http://").then(|| text.to_owned()));
+        // Every span here continues a request's, which has been chosen already.
+        let traces = endpoint.map(|endpoint| traces::Settings { endpoint, ratio: 1.0 });
         // The log begins after this and reads these two itself. Here they are only judged.
         reader.parsed(&RUST_LOG, |text| EnvFilter::try_new(text).ok());
         reader.parsed(&LOG_FORMAT, |_| Some(()));
         match (database, listen) {
             (Some(database), Some(listen)) if reader.faults.is_empty() => {
-                Ok(Self { settings: settings(database), listen, profile: reader.profile })
+                Ok(Self { settings: settings(database), listen, traces, profile: reader.profile })
             }
             _ => Err(reader.faults),
         }
@@ -711,6 +725,7 @@ mod tests {
                 ("KAFKA_SECURITY_PROTOCOL", "SASL_SSL"),
                 ("KAFKA_SASL_USERNAME", "relay"),
                 ("KAFKA_SSL_KEY_FILE", "/nowhere"),
+                ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318"),
                 ("RUST_LOG", "relay=loud"),
                 ("LOG_FORMAT", "xml"),
             ]),
@@ -725,6 +740,7 @@ mod tests {
                 "KAFKA_TOPIC",
                 "SHARD",
                 "RELAY_LISTEN",
+                "OTEL_EXPORTER_OTLP_ENDPOINT",
                 "RUST_LOG",
                 "LOG_FORMAT",
             ]

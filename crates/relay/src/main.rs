@@ -6,7 +6,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use process::{health_check, log, recorder, stop_signal};
+use process::{health_check, log, recorder, stop_signal, traces};
 use relay::{Config, Difference, METRICS, Relay, begin_epoch, read_status, reconcile};
 use serde::Serialize;
 
@@ -75,6 +75,7 @@ async fn main() -> ExitCode {
 /// Publishes and answers probes until SIGTERM or Ctrl-C.
 async fn run(config: Config) -> Result<(), AnyError> {
     let stop = stop_signal()?;
+    let _traces = traces::begin("oncepost-relay", config.traces.as_ref())?;
     let metrics = recorder::install(&METRICS)?;
     let relay = Relay::new(config.settings);
     let probes = probes::serve(config.listen, relay.state(), metrics);

@@ -17,8 +17,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use ledger::failpoint;
 use ledger::outbox::{Attempt, Event, Floor, LockSession, Outbox, ShardLock, Stream};
+use ledger::{failpoint, trace};
+use opentelemetry::global::BoxedSpan;
+use opentelemetry::trace::{Span as _, SpanKind};
 use rdkafka::consumer::{Consumer, ConsumerGroupMetadata};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{BaseRecord, Producer as _};
@@ -374,7 +376,8 @@ impl Publisher {
         producer.begin_transaction().map_err(Failure::kafka("begin a transaction"))?;
         failpoint::hit("relay-after-begin");
         // Every failure from here on leaves the transaction open; the next session's S1 aborts it.
-        self.send(producer, &session.letterhead, events)?;
+        let spans: Vec<_> = events.iter().map(publish_span).collect();
+        self.send(producer, &session.letterhead, events, &spans)?;
         failpoint::hit("relay-after-delivery");
         self.check_lock()?;
         let offsets =
@@ -417,16 +420,23 @@ impl Publisher {
     }
 
     /// Sends a batch's records and waits until every one is delivered.
-    fn send(&self, producer: &Producer, letterhead: &Letterhead, events: &[Event]) -> Result<(), Failure> {
+    fn send(
+        &self,
+        producer: &Producer,
+        letterhead: &Letterhead,
+        events: &[Event],
+        spans: &[Option<BoxedSpan>],
+    ) -> Result<(), Failure> {
         let reports = producer.context();
         reports.begin();
         let mut patience = Patience::new(DELIVERED_WITHIN, "deliver a batch");
-        for event in events {
+        for (event, span) in events.iter().zip(spans) {
             let key = record::key(event);
+            let traceparent = span.as_ref().and_then(|span| trace::format(span.span_context()));
             let mut record = BaseRecord::to(&self.settings.kafka.topic)
                 .key(key.as_str())
                 .payload(event.payload.as_slice())
-                .headers(letterhead.headers(event));
+                .headers(letterhead.headers(event, traceparent.as_deref()));
             loop {
                 record = match producer.send(record) {
                     Ok(()) => break,
@@ -509,6 +519,13 @@ impl Patience {
         }
         Ok(())
     }
+}
+
+/// The publication of an event, below the request that made it, from here until it is dropped after the commit. Where this
+/// process records no traces it stands for the request.
+fn publish_span(event: &Event) -> Option<BoxedSpan> {
+    let request = trace::parse(event.traceparent.as_deref()?)?;
+    Some(trace::begin("publish", SpanKind::Producer, &request))
 }
 
 /// The group's metadata for `send_offsets_to_transaction`: the group's name, and no member.

@@ -9,8 +9,8 @@ use uuid::Uuid;
 
 use crate::position::Position;
 
-/// How many headers a record has.
-const HEADERS: usize = 12;
+/// How many headers a record has, that of its trace included.
+const HEADERS: usize = 13;
 
 /// What all records of a shard share.
 pub(crate) struct Letterhead {
@@ -28,8 +28,8 @@ impl Letterhead {
         Self { source: format!("/oncepost/{ledger}"), shard: shard.to_string() }
     }
 
-    /// The headers of an event's record.
-    pub(crate) fn headers(&self, event: &Event) -> OwnedHeaders {
+    /// The headers of an event's record; `traceparent` (W3C Trace Context) where the event is traced.
+    pub(crate) fn headers(&self, event: &Event, traceparent: Option<&str>) -> OwnedHeaders {
         let mut headers = OwnedHeaders::new_with_capacity(HEADERS);
         let mut add = |key: &str, value: &str| {
             let written = std::mem::take(&mut headers).insert(Header { key, value: Some(value) });
@@ -49,6 +49,9 @@ impl Letterhead {
         add("epoch", &event.epoch.to_string());
         add("position", &event.position.to_string());
         add("idempotency-key-hash", &hex(&event.key_hash));
+        if let Some(traceparent) = traceparent {
+            add("traceparent", traceparent);
+        }
         headers
     }
 
@@ -129,6 +132,7 @@ mod tests {
             environment: Environment::Test,
             key_hash: vec![0x0a; 32],
             payload: b"{}".to_vec(),
+            traceparent: None,
             created_at: datetime!(2026-01-02 03:04:05.000006 UTC),
         }
     }
@@ -136,7 +140,7 @@ mod tests {
     #[test]
     fn a_record_carries_every_header() {
         let ledger = Uuid::from_u128(9);
-        let headers = Letterhead::new(ledger, 0).headers(&event());
+        let headers = Letterhead::new(ledger, 0).headers(&event(), Some("00-1-2-01"));
         let text: Vec<(String, String)> = headers
             .iter()
             .map(|header| (header.key.to_owned(), String::from_utf8(header.value.unwrap().to_vec()).unwrap()))
@@ -154,8 +158,9 @@ mod tests {
             ("epoch", "2"),
             ("position", "41"),
             ("idempotency-key-hash", "0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a"),
+            ("traceparent", "00-1-2-01"),
         ];
-        assert_eq!(text.len(), HEADERS);
+        assert_eq!((text.len(), expected.len()), (HEADERS, HEADERS));
         for ((name, value), (expected_name, expected_value)) in text.iter().zip(expected) {
             assert_eq!((name.as_str(), value.as_str()), (expected_name, expected_value));
         }
@@ -164,7 +169,7 @@ mod tests {
     #[test]
     fn a_record_tells_its_position_to_its_own_shard_only() {
         let ledger = Uuid::from_u128(9);
-        let headers = Letterhead::new(ledger, 0).headers(&event());
+        let headers = Letterhead::new(ledger, 0).headers(&event(), Some("00-1-2-01"));
         let position = Position { epoch: 2, position: 41, event: Uuid::from_u128(1) };
         assert_eq!(Letterhead::new(ledger, 0).position(&headers), Some(position));
         assert_eq!(Letterhead::new(ledger, 1).position(&headers), None);

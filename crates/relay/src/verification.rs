@@ -274,6 +274,7 @@ mod tests {
             environment: Environment::Live,
             key_hash: vec![0; 32],
             payload: Vec::new(),
+            traceparent: None,
             created_at: OffsetDateTime::UNIX_EPOCH,
         }
     }

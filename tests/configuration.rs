@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use harness::{PATIENCE, binary, document};
+use process::environment::Variable;
 use tokio::process::Command;
 use tokio::time::timeout;
 
@@ -14,42 +15,18 @@ fn assert_section(program: &str, rows: impl IntoIterator<Item = String>) {
     document::assert_table("docs/configuration.md", &format!("the variables of {program}"), &head, rows);
 }
 
-fn row(name: &str, secret: bool, unset: &str, bounds: &str, meaning: &str) -> String {
-    let file = if secret { format!(", `{name}_FILE`") } else { String::new() };
-    format!("| `{name}`{file} | {unset} | {bounds} | {meaning} |")
+fn rows(variables: &[&Variable]) -> Vec<String> {
+    let row = |Variable { name, secret, unset, bounds, meaning }: &Variable| {
+        let file = if *secret { format!(", `{name}_FILE`") } else { String::new() };
+        format!("| `{name}`{file} | {unset} | {bounds} | {meaning} |")
+    };
+    variables.iter().map(|variable| row(variable)).collect()
 }
 
 #[test]
-fn the_page_names_every_variable_of_the_api_with_its_default_and_its_bounds() {
-    use api::config::{Unset, VARIABLES, Variable};
-    assert_section(
-        "api",
-        VARIABLES.map(|Variable { name, secret, unset, bounds, meaning }| {
-            let unset = match unset {
-                Unset::Refused => "the start is refused".to_owned(),
-                Unset::Nothing => "none".to_owned(),
-                Unset::Default(value) => format!("`{value}`"),
-            };
-            row(name, *secret, &unset, &bounds.to_string(), meaning)
-        }),
-    );
-}
-
-#[test]
-fn the_page_names_every_variable_of_the_relay_with_its_default_and_its_bounds() {
-    use relay::{Unset, VARIABLES, Variable};
-    assert_section(
-        "relay",
-        VARIABLES.map(|Variable { name, secret, unset, bounds, meaning }| {
-            let unset = match unset {
-                Unset::Refused => "the start is refused".to_owned(),
-                Unset::Nothing => "none".to_owned(),
-                Unset::Default(value) => format!("`{value}`"),
-                Unset::ByProfile { production, demo } => format!("`{production}`; `{demo}` in `demo`"),
-            };
-            row(name, *secret, &unset, &bounds.to_string(), meaning)
-        }),
-    );
+fn the_page_names_every_variable_with_its_default_and_its_bounds() {
+    assert_section("api", rows(&api::config::VARIABLES));
+    assert_section("relay", rows(&relay::VARIABLES));
 }
 
 /// The names of variables that the sources below a folder read: what follows one of the calls that read them.

@@ -1,15 +1,17 @@
-//! Configuration from the environment. Every fault is reported at once, by the variable's name and never with its value.
+//! What the API's processes are told by their environment.
 
 use std::ffi::OsString;
-use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::http::HeaderValue;
 use ledger::{Database, Retention, Secret, Secrets};
+use process::environment::{
+    self, Bounds, ConfigError, DATABASE_URL, LOG_FORMAT, OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_TRACES_SAMPLER_ARG, Profile,
+    RUST_LOG, Reader, Unset, Variable,
+};
 use process::traces;
 use secrecy::{ExposeSecret, SecretString};
-use tracing_subscriber::EnvFilter;
 
 use crate::api_key::Peppers;
 use crate::{ConflictStatus, CorsOrigins, Settings};
@@ -21,30 +23,6 @@ pub mod demo_secrets {
     /// For `API_KEY_PEPPERS`.
     pub const API_KEY_PEPPERS: &str = "demo:a-demo-pepper-that-everybody-can-read";
 }
-
-/// Whether secrets must be of one's own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Profile {
-    /// The demo's secrets serve where none are given.
-    Demo,
-    /// Secrets must be given, and not be the demo's.
-    Production,
-}
-
-/// What is wrong with the environment: every fault, one line each.
-#[derive(Debug, PartialEq, Eq)]
-pub struct ConfigError {
-    faults: Vec<String>,
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the configuration can't be used:")?;
-        self.faults.iter().try_for_each(|fault| write!(f, "\n  {fault}"))
-    }
-}
-
-impl std::error::Error for ConfigError {}
 
 /// What the server needs.
 pub struct ServerConfig {
@@ -70,183 +48,85 @@ pub struct KeyConfig {
     pub peppers: Peppers,
 }
 
-/// A variable of the environment: what reading it goes by, and what `docs/configuration.md` says of it.
-#[derive(Clone, Copy, Debug)]
-pub struct Variable {
-    /// Its name. A secret may stand in a file instead, which the variable of this name and `_FILE` names.
-    pub name: &'static str,
-    /// Whether it is a secret.
-    pub secret: bool,
-    /// What counts where it is not set.
-    pub unset: Unset,
-    /// What a value must be.
-    pub bounds: Bounds,
-    /// What it is for.
-    pub meaning: &'static str,
-}
-
-/// What counts where a variable is not set.
-#[derive(Clone, Copy, Debug)]
-pub enum Unset {
-    /// The start is refused.
-    Refused,
-    /// The server goes without.
-    Nothing,
-    /// This value, which is read as if it were set.
-    Default(&'static str),
-}
-
-/// What a value must be. It is shown as the rest of a sentence that begins with the variable and "must be".
-#[derive(Clone, Copy, Debug)]
-pub enum Bounds {
-    /// A whole number within a range, both ends included.
-    Number(u64, u64),
-    /// One of these words.
-    OneOf(&'static [&'static str]),
-    /// Told in words; whoever reads the value judges it.
-    Form(&'static str),
-}
-
-impl Bounds {
-    fn allow(&self, text: &str) -> bool {
-        match self {
-            Self::Number(min, max) => text.parse().is_ok_and(|number: u64| (*min..=*max).contains(&number)),
-            Self::OneOf(words) => words.contains(&text),
-            Self::Form(_) => true,
-        }
-    }
-}
-
-impl fmt::Display for Bounds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Number(min, max) => write!(f, "a whole number from {min} to {max}"),
-            Self::OneOf(words) => write!(f, "one of {}", words.join(", ")),
-            Self::Form(form) => f.write_str(form),
-        }
-    }
-}
-
-/// One that is no secret.
-const fn plain(name: &'static str, unset: Unset, bounds: Bounds, meaning: &'static str) -> Variable {
-    Variable { name, secret: false, unset, bounds, meaning }
-}
-
-/// A secret.
-const fn secret(name: &'static str, unset: Unset, bounds: Bounds, meaning: &'static str) -> Variable {
-    Variable { name, secret: true, unset, bounds, meaning }
-}
-
 const SECRETS_FORM: &str = "id:secret, several separated by commas, each secret at least 32 bytes long";
 const ONE_OR_TWO_SECRETS_FORM: &str =
     "id:secret, or two of them separated by a comma, each secret at least 32 bytes long";
 
-const DATABASE_URL: Variable = secret(
-    "DATABASE_URL",
-    Unset::Refused,
-    Bounds::Form("a URL such as postgres://user:password@host:5432/name"),
-    "Where PostgreSQL is, version 15 to 18.",
-);
-const PROFILE: Variable = plain(
+const PROFILE: Variable = Variable::plain(
     "ONCEPOST_PROFILE",
     Unset::Default("production"),
     Bounds::OneOf(&["production", "demo"]),
     "In `production` secrets must be given, and not be the demo's. In `demo`, secrets that everybody can read serve where none are given.",
 );
-const IDEMPOTENCY_SECRETS: Variable = secret(
+const IDEMPOTENCY_SECRETS: Variable = Variable::secret(
     "IDEMPOTENCY_SECRETS",
     Unset::Refused,
     Bounds::Form(ONE_OR_TWO_SECRETS_FORM),
     "What idempotency keys are hashed with before they are stored; two while they are rotated.",
 );
-const IDEMPOTENCY_LOOKUP_SECRETS: Variable = secret(
+const IDEMPOTENCY_LOOKUP_SECRETS: Variable = Variable::secret(
     "IDEMPOTENCY_LOOKUP_SECRETS",
     Unset::Nothing,
     Bounds::Form(SECRETS_FORM),
     "Earlier secrets that records may still stand under. They are read with, and never written with.",
 );
-const API_KEY_PEPPERS: Variable = secret(
+const API_KEY_PEPPERS: Variable = Variable::secret(
     "API_KEY_PEPPERS",
     Unset::Refused,
     Bounds::Form(SECRETS_FORM),
     "What API keys are hashed with before they are stored. New keys are hashed with the first; all serve for checking.",
 );
-const LISTEN: Variable = plain(
+const LISTEN: Variable = Variable::plain(
     "LISTEN",
     Unset::Default("127.0.0.1:8080"),
     Bounds::Form("an address and port such as 127.0.0.1:8080"),
     "Where the API is served. Port 0 takes any free one.",
 );
-const IDEMPOTENCY_CONFLICT_STATUS: Variable = plain(
+const IDEMPOTENCY_CONFLICT_STATUS: Variable = Variable::plain(
     "IDEMPOTENCY_CONFLICT_STATUS",
     Unset::Default("422"),
     Bounds::OneOf(&["422", "409"]),
     "The status of `idempotency-key-reused`, where a key belongs to another request.",
 );
-const IDEMPOTENCY_RETENTION_DAYS: Variable = plain(
+const IDEMPOTENCY_RETENTION_DAYS: Variable = Variable::plain(
     "IDEMPOTENCY_RETENTION_DAYS",
     Unset::Default("7"),
     Bounds::Number(1, 90),
     "For how many days answers can be replayed. A later retry is refused; it never runs again.",
 );
 /// Each reads the whole ledger.
-const AUDIT_INTERVAL_SECONDS: Variable = plain(
+const AUDIT_INTERVAL_SECONDS: Variable = Variable::plain(
     "AUDIT_INTERVAL_SECONDS",
     Unset::Default("86400"),
     Bounds::Number(1, 604_800),
     "How often the books are audited, in seconds. One of the API's processes does it for all; it reads whole tables.",
 );
-const CORS_ORIGINS: Variable = plain(
+const CORS_ORIGINS: Variable = Variable::plain(
     "CORS_ORIGINS",
     Unset::Nothing,
     Bounds::Form("`*`, or origins such as https://shop.example separated by commas"),
     "Whose pages may call the API from a browser: none unless set, `*` for all.",
 );
 /// Each session costs PostgreSQL some megabytes.
-const DATABASE_POOL_SIZE: Variable = plain(
+const DATABASE_POOL_SIZE: Variable = Variable::plain(
     "DATABASE_POOL_SIZE",
     Unset::Default("8"),
     Bounds::Number(1, 100),
     "The most database sessions for reading. Writing and API keys have sessions of their own.",
 );
 /// Each connection takes a file descriptor.
-const MAX_CONNECTIONS: Variable = plain(
+const MAX_CONNECTIONS: Variable = Variable::plain(
     "MAX_CONNECTIONS",
     Unset::Default("4096"),
     Bounds::Number(1, 100_000),
     "The most HTTP connections at a time; beyond, each is answered 503. Each takes a file descriptor.",
 );
-const RATE_LIMIT_PER_SECOND: Variable = plain(
+const RATE_LIMIT_PER_SECOND: Variable = Variable::plain(
     "RATE_LIMIT_PER_SECOND",
     Unset::Nothing,
     Bounds::Number(1, 100_000),
     "How many requests a second may run for each principal in each environment, at each API process: unlimited unless set. Replays don't count; they and reads have a ceiling of ten times as many.",
 );
-const OTEL_EXPORTER_OTLP_ENDPOINT: Variable = plain(
-    "OTEL_EXPORTER_OTLP_ENDPOINT",
-    Unset::Nothing,
-    Bounds::Form("a URL that begins with http://, such as http://collector:4318"),
-    "The OpenTelemetry collector that traces are sent to, by OTLP over HTTP; none are recorded unless set.",
-);
-const OTEL_TRACES_SAMPLER_ARG: Variable = plain(
-    "OTEL_TRACES_SAMPLER_ARG",
-    Unset::Default("1"),
-    Bounds::Form("a number from 0 to 1"),
-    "The part of the traces that begin here which is recorded. A client that sends `traceparent` decides for its own.",
-);
-const RUST_LOG: Variable = plain(
-    "RUST_LOG",
-    Unset::Default("info"),
-    Bounds::Form("levels such as info or warn,api=debug"),
-    "Which lines are logged.",
-);
-const LOG_FORMAT: Variable = plain(
-    "LOG_FORMAT",
-    Unset::Nothing,
-    Bounds::OneOf(&["text", "json"]),
-    "The form of the log's lines; unless set, `text` at a terminal and `json` everywhere else.",
-);
-
 /// Every variable that the server reads.
 pub const VARIABLES: [&Variable; 17] = [
     &DATABASE_URL,
@@ -271,21 +151,18 @@ pub const VARIABLES: [&Variable; 17] = [
 /// Sessions for reading API keys: their own, so that slow lists don't keep anyone out.
 const KEY_POOL_SIZE: u32 = 2;
 
-/// Variables, and what is wrong with them.
-pub struct Variables<F> {
-    find: F,
-    faults: Vec<String>,
-}
+/// Reads what the API's processes need.
+pub struct Variables<F>(Reader<F>);
 
 /// The process's own variables.
 pub fn process_variables() -> Variables<impl Fn(&str) -> Option<OsString>> {
-    Variables::new(|name: &str| std::env::var_os(name))
+    Variables(environment::process_variables())
 }
 
 impl<F: Fn(&str) -> Option<V>, V: Into<OsString>> Variables<F> {
     /// Variables that `find` finds by their names.
     pub const fn new(find: F) -> Self {
-        Self { find, faults: Vec::new() }
+        Self(Reader::new(find))
     }
 
     /// What the server needs.
@@ -293,61 +170,51 @@ impl<F: Fn(&str) -> Option<V>, V: Into<OsString>> Variables<F> {
     /// # Errors
     /// Every fault at once.
     pub fn server(mut self) -> Result<ServerConfig, ConfigError> {
-        let profile = self.profile();
-        let listen = self.parsed(&LISTEN, |text| text.parse().ok());
-        let database = self.database();
-        let secrets = self.secrets(profile);
-        let peppers = self.peppers(profile);
-        let pool_size = self.parsed(&DATABASE_POOL_SIZE, |text| text.parse().ok());
+        self.0.read_profile(&PROFILE);
+        let read = self.read_server();
+        self.0.finish(read)
+    }
+
+    fn read_server(&mut self) -> Option<ServerConfig> {
+        // Everything is read before anything is asked for, so that every fault is told.
+        let listen = self.0.parsed(&LISTEN, |text| text.parse().ok());
+        let database = self.0.database();
+        let secrets = self.secrets();
+        let peppers = self.peppers();
+        let pool_size = self.0.parsed(&DATABASE_POOL_SIZE, |text| text.parse().ok());
         let retention = self.retention_days();
-        let audit_interval = self.parsed(&AUDIT_INTERVAL_SECONDS, |text| text.parse().ok().map(Duration::from_secs));
-        let conflict_status = self.parsed(&IDEMPOTENCY_CONFLICT_STATUS, |text| match text {
+        let audit_interval = self.0.parsed(&AUDIT_INTERVAL_SECONDS, |text| text.parse().ok().map(Duration::from_secs));
+        let conflict_status = self.0.parsed(&IDEMPOTENCY_CONFLICT_STATUS, |text| match text {
             "422" => Some(ConflictStatus::UnprocessableContent),
             "409" => Some(ConflictStatus::Conflict),
             _ => None,
         });
-        let cors_origins = self.parsed(&CORS_ORIGINS, read_origins).unwrap_or_default();
-        let max_connections = self.parsed(&MAX_CONNECTIONS, |text| text.parse().ok());
-        let rate_limit = self.parsed(&RATE_LIMIT_PER_SECOND, |text| text.parse().ok());
-        let endpoint =
-            self.parsed(&OTEL_EXPORTER_OTLP_ENDPOINT, |text| text.starts_with("http://").then(|| text.to_owned()));
+        let cors_origins = self.0.parsed(&CORS_ORIGINS, read_origins).unwrap_or_default();
+        let max_connections = self.0.parsed(&MAX_CONNECTIONS, |text| text.parse().ok());
+        let rate_limit = self.0.parsed(&RATE_LIMIT_PER_SECOND, |text| text.parse().ok());
         let ratio =
-            self.parsed(&OTEL_TRACES_SAMPLER_ARG, |text| text.parse().ok().filter(|part| (0.0..=1.0).contains(part)));
-        let traces = endpoint.zip(ratio).map(|(endpoint, ratio)| traces::Settings { endpoint, ratio });
-        // The log began before this, with what could be used of these two. Here they are only judged.
-        self.parsed(&RUST_LOG, |text| EnvFilter::try_new(text).ok());
-        self.parsed(&LOG_FORMAT, |_| Some(()));
-        match (
-            listen,
-            database,
-            secrets,
-            peppers,
-            pool_size,
-            retention,
-            audit_interval,
-            conflict_status,
-            max_connections,
-        ) {
-            (
-                Some(listen),
-                Some(database),
-                Some(secrets),
-                Some(peppers),
-                Some(pool_size),
-                Some(retention),
-                Some(audit_interval),
-                Some(conflict_status),
-                Some(max_connections),
-            ) if self.faults.is_empty() => Ok(ServerConfig {
-                listen,
-                ledger: ledger::Settings { database, secrets, pool_size, retention, audit_interval },
-                traces,
-                key_pool_size: KEY_POOL_SIZE,
-                peppers,
-                settings: Settings { conflict_status, cors_origins, max_connections, rate_limit },
-            }),
-            _ => Err(ConfigError { faults: self.faults }),
-        }
+            self.0.parsed(&OTEL_TRACES_SAMPLER_ARG, |text| text.parse().ok().filter(|part| (0.0..=1.0).contains(part)));
+        let traces = self.0.traces(ratio.unwrap_or_default());
+        self.0.judge_log();
+        Some(ServerConfig {
+            listen: listen?,
+            ledger: ledger::Settings {
+                database: database?,
+                secrets: secrets?,
+                pool_size: pool_size?,
+                retention: retention?,
+                audit_interval: audit_interval?,
+            },
+            traces,
+            key_pool_size: KEY_POOL_SIZE,
+            peppers: peppers?,
+            settings: Settings {
+                conflict_status: conflict_status?,
+                cors_origins,
+                max_connections: max_connections?,
+                rate_limit,
+            },
+        })
     }
 
     /// What commands on API keys need.
@@ -355,11 +222,9 @@ impl<F: Fn(&str) -> Option<V>, V: Into<OsString>> Variables<F> {
     /// # Errors
     /// Every fault at once.
     pub fn keys(mut self) -> Result<KeyConfig, ConfigError> {
-        let profile = self.profile();
-        match (self.database(), self.peppers(profile)) {
-            (Some(database), Some(peppers)) if self.faults.is_empty() => Ok(KeyConfig { database, peppers }),
-            _ => Err(ConfigError { faults: self.faults }),
-        }
+        self.0.read_profile(&PROFILE);
+        let (database, peppers) = (self.0.database(), self.peppers());
+        self.0.finish(database.zip(peppers).map(|(database, peppers)| KeyConfig { database, peppers }))
     }
 
     /// What questions about records need.
@@ -367,11 +232,9 @@ impl<F: Fn(&str) -> Option<V>, V: Into<OsString>> Variables<F> {
     /// # Errors
     /// Every fault at once.
     pub fn records(mut self) -> Result<(Database, Secrets), ConfigError> {
-        let profile = self.profile();
-        match (self.database(), self.secrets(profile)) {
-            (Some(database), Some(secrets)) if self.faults.is_empty() => Ok((database, secrets)),
-            _ => Err(ConfigError { faults: self.faults }),
-        }
+        self.0.read_profile(&PROFILE);
+        let (database, secrets) = (self.0.database(), self.secrets());
+        self.0.finish(database.zip(secrets))
     }
 
     /// What looking after retention needs.
@@ -379,15 +242,8 @@ impl<F: Fn(&str) -> Option<V>, V: Into<OsString>> Variables<F> {
     /// # Errors
     /// Every fault at once.
     pub fn retention(mut self) -> Result<(Database, Retention), ConfigError> {
-        let retention = self.retention_days();
-        match (self.database(), retention) {
-            (Some(database), Some(retention)) if self.faults.is_empty() => Ok((database, retention)),
-            _ => Err(ConfigError { faults: self.faults }),
-        }
-    }
-
-    fn retention_days(&mut self) -> Option<Retention> {
-        self.parsed(&IDEMPOTENCY_RETENTION_DAYS, |text| text.parse().ok().and_then(Retention::of_days))
+        let (database, retention) = (self.0.database(), self.retention_days());
+        self.0.finish(database.zip(retention))
     }
 
     /// What every other command needs.
@@ -395,104 +251,30 @@ impl<F: Fn(&str) -> Option<V>, V: Into<OsString>> Variables<F> {
     /// # Errors
     /// Every fault at once.
     pub fn database_only(mut self) -> Result<Database, ConfigError> {
-        self.database().ok_or(ConfigError { faults: self.faults })
+        let database = self.0.database();
+        self.0.finish(database)
     }
 
-    /// A variable's text; one that is empty counts as not set, as compose files have it.
-    fn text(&mut self, name: &str) -> Option<String> {
-        match (self.find)(name)?.into().into_string() {
-            Ok(text) => Some(text.trim().to_owned()).filter(|text| !text.is_empty()),
-            Err(_) => {
-                self.faults.push(format!("{name} is not UTF-8"));
-                None
-            }
-        }
-    }
-
-    fn refuse(&mut self, variable: &Variable) {
-        self.faults.push(format!("{} must be {}", variable.name, variable.bounds));
-    }
-
-    /// What is set, or the default; `None` where there is neither, or it is refused.
-    fn parsed<T>(&mut self, variable: &Variable, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
-        let text = match (self.text(variable.name), variable.unset) {
-            (Some(text), _) => text,
-            (None, Unset::Default(value)) => value.to_owned(),
-            (None, Unset::Refused | Unset::Nothing) => return None,
-        };
-        let parsed = Some(text).filter(|text| variable.bounds.allow(text)).and_then(|text| parse(&text));
-        if parsed.is_none() {
-            self.refuse(variable);
-        }
-        parsed
-    }
-
-    /// A secret from its variable or from the file that is named; `None` where there is neither, or it is refused.
-    fn secret(&mut self, variable: &Variable) -> Option<SecretString> {
-        let name = variable.name;
-        let file_name = format!("{name}_FILE");
-        match (self.text(name), self.text(&file_name)) {
-            (Some(_), Some(_)) => {
-                self.faults.push(format!("{name} and {file_name} are both set"));
-                None
-            }
-            (Some(text), None) => Some(text.into()),
-            (None, Some(path)) => match std::fs::read_to_string(path) {
-                Ok(text) => Some(text.trim().to_owned().into()),
-                Err(error) => {
-                    self.faults.push(format!("{file_name} names a file that can't be read: {error}"));
-                    None
-                }
-            },
-            (None, None) => None,
-        }
-    }
-
-    /// A secret that has to be given.
-    fn required(&mut self, variable: &Variable) -> Option<SecretString> {
-        let faults = self.faults.len();
-        let given = self.secret(variable);
-        if given.is_none() && self.faults.len() == faults {
-            let Variable { name, bounds, .. } = variable;
-            self.faults.push(format!("{name} or {name}_FILE must be set to {bounds}"));
-        }
-        given
-    }
-
-    fn profile(&mut self) -> Profile {
-        let profile = self.parsed(&PROFILE, |text| match text {
-            "demo" => Some(Profile::Demo),
-            "production" => Some(Profile::Production),
-            _ => None,
-        });
-        profile.unwrap_or(Profile::Production)
-    }
-
-    fn database(&mut self) -> Option<Database> {
-        let url = self.required(&DATABASE_URL)?;
-        let database = Database::from_url(url.expose_secret()).ok();
-        if database.is_none() {
-            self.refuse(&DATABASE_URL);
-        }
-        database
+    fn retention_days(&mut self) -> Option<Retention> {
+        self.0.parsed(&IDEMPOTENCY_RETENTION_DAYS, |text| text.parse().ok().and_then(Retention::of_days))
     }
 
     /// A list of secrets under the rules of the profile: in `demo`, the demo's where none is given; in `production`, never
     /// the demo's.
-    fn guarded(&mut self, variable: &Variable, profile: Profile, demo: &str) -> Option<SecretString> {
-        match profile {
+    fn guarded(&mut self, variable: &Variable, demo: &str) -> Option<SecretString> {
+        match self.0.profile() {
             Profile::Demo => {
-                let faults = self.faults.len();
-                let given = self.secret(variable);
-                given.or_else(|| (self.faults.len() == faults).then(|| demo.into()))
+                let faults = self.0.faults();
+                let given = self.0.secret(variable);
+                given.or_else(|| (self.0.faults() == faults).then(|| demo.into()))
             }
             Profile::Production => {
                 let given = match variable.unset {
-                    Unset::Refused => self.required(variable),
-                    Unset::Nothing | Unset::Default(_) => self.secret(variable),
+                    Unset::Refused => self.0.required_secret(variable),
+                    Unset::Nothing | Unset::Default(_) | Unset::ByProfile { .. } => self.0.secret(variable),
                 }?;
                 if holds_demo_secret(&given) {
-                    self.faults.push(format!("{} holds a secret of the demo, which everybody can read", variable.name));
+                    self.0.fault(variable.name, "holds a secret of the demo, which everybody can read");
                     return None;
                 }
                 Some(given)
@@ -500,13 +282,13 @@ impl<F: Fn(&str) -> Option<V>, V: Into<OsString>> Variables<F> {
         }
     }
 
-    fn secrets(&mut self, profile: Profile) -> Option<Secrets> {
-        let write = self.guarded(&IDEMPOTENCY_SECRETS, profile, demo_secrets::IDEMPOTENCY_SECRETS);
-        let look_up = self.guarded(&IDEMPOTENCY_LOOKUP_SECRETS, profile, "").unwrap_or_else(|| "".into());
+    fn secrets(&mut self) -> Option<Secrets> {
+        let write = self.guarded(&IDEMPOTENCY_SECRETS, demo_secrets::IDEMPOTENCY_SECRETS);
+        let look_up = self.guarded(&IDEMPOTENCY_LOOKUP_SECRETS, "").unwrap_or_else(|| "".into());
         let mut list = |variable: &Variable, text: &SecretString| match Secret::parse_list(text) {
             Ok(list) => Some(list),
             Err(error) => {
-                self.faults.push(format!("{}: {error}", variable.name));
+                self.0.fault(variable.name, format!("can't be used: {error}"));
                 None
             }
         };
@@ -516,18 +298,18 @@ impl<F: Fn(&str) -> Option<V>, V: Into<OsString>> Variables<F> {
             Ok(secrets) => Some(secrets),
             Err(error) => {
                 let (write, look_up) = (IDEMPOTENCY_SECRETS.name, IDEMPOTENCY_LOOKUP_SECRETS.name);
-                self.faults.push(format!("{write}, {look_up}: {error}"));
+                self.0.fault(format!("{write}, {look_up}"), format!("can't be used: {error}"));
                 None
             }
         }
     }
 
-    fn peppers(&mut self, profile: Profile) -> Option<Peppers> {
-        let text = self.guarded(&API_KEY_PEPPERS, profile, demo_secrets::API_KEY_PEPPERS)?;
+    fn peppers(&mut self) -> Option<Peppers> {
+        let text = self.guarded(&API_KEY_PEPPERS, demo_secrets::API_KEY_PEPPERS)?;
         match Peppers::parse(&text) {
             Ok(peppers) => Some(peppers),
             Err(error) => {
-                self.faults.push(format!("{}: {error}", API_KEY_PEPPERS.name));
+                self.0.fault(API_KEY_PEPPERS.name, format!("can't be used: {error}"));
                 None
             }
         }
@@ -558,7 +340,6 @@ fn read_origins(text: &str) -> Option<CorsOrigins> {
 mod tests {
     use std::cell::RefCell;
     use std::collections::BTreeSet;
-    use std::os::unix::ffi::OsStringExt;
 
     use super::*;
 
@@ -572,7 +353,7 @@ mod tests {
     const PEPPERS: (&str, &str) = ("API_KEY_PEPPERS", "one:fedcba9876543210fedcba9876543210");
 
     fn faults(set: &[(&'static str, &'static str)]) -> Vec<String> {
-        variables(set).server().err().map(|error| error.faults).unwrap_or_default()
+        variables(set).server().err().map(|error| error.0.iter().map(ToString::to_string).collect()).unwrap_or_default()
     }
 
     #[test]
@@ -613,17 +394,6 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_not_utf_8_is_a_fault() {
-        let odd = OsString::from_vec(vec![b'8', 0xff]);
-        let set = Variables::new(move |name: &str| match name {
-            "DATABASE_POOL_SIZE" => Some(odd.clone()),
-            _ => [URL, SECRETS, PEPPERS].into_iter().find(|(set, _)| *set == name).map(|(_, text)| text.into()),
-        });
-        let faults = set.server().err().map(|error| error.faults).unwrap_or_default();
-        assert_eq!(faults, ["DATABASE_POOL_SIZE is not UTF-8"]);
-    }
-
-    #[test]
     fn every_fault_is_reported_at_once_and_no_value_with_it() {
         let found = faults(&[
             ("DATABASE_URL", "postgres://u:hidden-password@[/x"),
@@ -648,12 +418,6 @@ mod tests {
         assert_eq!(faults(&[URL, SECRETS, ("API_KEY_PEPPERS", demo_secrets::API_KEY_PEPPERS)]).len(), 1);
         assert_eq!(faults(&[URL]).len(), 2);
         assert_eq!(faults(&[URL, ("ONCEPOST_PROFILE", "demo")]), Vec::<String>::new());
-    }
-
-    #[test]
-    fn a_secret_is_set_once_and_may_stand_in_a_file() {
-        assert_eq!(faults(&[URL, SECRETS, PEPPERS, ("DATABASE_URL_FILE", "/nowhere")]).len(), 1);
-        assert_eq!(faults(&[SECRETS, PEPPERS, ("DATABASE_URL_FILE", "/nowhere")]).len(), 1);
     }
 
     #[test]

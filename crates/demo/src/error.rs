@@ -79,7 +79,7 @@ pub(crate) enum Error {
     Stack(stack::Error),
     /// The environment.
     #[error(transparent)]
-    Config(#[from] api::config::ConfigError),
+    Config(#[from] process::environment::ConfigError),
     /// The database.
     #[error(transparent)]
     Database(#[from] ledger::DatabaseError),

@@ -20,7 +20,7 @@ pub fn begin(usual: &str) {
     let quiet = ["hyper=info", "h2=info"].iter().filter_map(|directive| directive.parse::<Directive>().ok());
     let filter = quiet.fold(chosen, EnvFilter::add_directive);
     let terminal = io::stderr().is_terminal();
-    let json = std::env::var("LOG_FORMAT").map_or(!terminal, |format| format == "json");
+    let json = std::env::var("LOG_FORMAT").map_or(!terminal, |format| format.trim().eq_ignore_ascii_case("json"));
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(terminal);
     if json { lines.json().init() } else { lines.init() }
 }

@@ -24,7 +24,7 @@ mod tail;
 mod topics;
 mod verification;
 
-pub use config::{Bounds, Config, Fault, Kafka, Profile, Security, Settings, Unset, VARIABLES, Variable};
+pub use config::{Config, Kafka, Profile, Security, Settings, VARIABLES};
 pub use epoch::{EpochError, begin_epoch};
 pub use events::{PublishedEvent, ReadEventsError, read_events};
 pub use meters::METRICS;

@@ -48,10 +48,8 @@ async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let config = match Config::from_environment() {
         Ok(config) => config,
-        Err(faults) => {
-            for fault in faults {
-                let _ = writeln!(std::io::stderr(), "relay: {fault}");
-            }
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "relay: {error}");
             return ExitCode::from(2);
         }
     };

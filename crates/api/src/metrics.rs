@@ -40,8 +40,12 @@ pub const METRICS: [Metric; 7] = [
 /// What a request under a key may come to.
 pub(crate) const ANSWERS: [&str; 6] = ["fresh", "replayed", "reused", "in_progress", "expired", "environment_mismatch"];
 
-/// Shows the answers of an endpoint as 0 before there are any: the first conflict must show as a change.
+/// Shows the answers and the failures of an endpoint's POST as 0 before there are any: the first conflict, and the first 503,
+/// must show as a change.
 pub(crate) fn begin_at_zero(endpoint: &'static str) {
+    for status in [StatusCode::INTERNAL_SERVER_ERROR, StatusCode::SERVICE_UNAVAILABLE] {
+        requests(endpoint.to_owned(), &Method::POST, status).absolute(0);
+    }
     for environment in [Environment::Test, Environment::Live] {
         for answer in ANSWERS {
             idempotency_answers(endpoint, environment.name(), answer).absolute(0);
@@ -51,12 +55,15 @@ pub(crate) fn begin_at_zero(endpoint: &'static str) {
 
 /// Counts a request that was answered.
 pub(crate) fn count_request(endpoint: String, method: &Method, status: StatusCode, took: Duration) {
+    requests(endpoint.clone(), method, status).increment(1);
+    histogram!("oncepost_http_request_seconds", "endpoint" => endpoint).record(took);
+}
+
+fn requests(endpoint: String, method: &Method, status: StatusCode) -> metrics::Counter {
     counter!(
         "oncepost_http_requests_total",
-        "endpoint" => endpoint.clone(), "method" => method_name(method), "status" => status.as_str().to_owned()
+        "endpoint" => endpoint, "method" => method_name(method), "status" => status.as_str().to_owned()
     )
-    .increment(1);
-    histogram!("oncepost_http_request_seconds", "endpoint" => endpoint).record(took);
 }
 
 /// Counts a request that was refused or failed.

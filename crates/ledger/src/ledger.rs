@@ -165,7 +165,8 @@ impl Ledger {
         let mut chores = JoinSet::new();
         chores.spawn(retention.run(pool.clone()));
         chores.spawn(attempts.clone().run(pool.clone()));
-        chores.spawn(observation::run(pool.clone()));
+        // On a session of its own: where the pool has none left, PostgreSQL is not down.
+        chores.spawn(observation::run(database.pool(1)));
         chores.spawn(audit::run(database, pool.clone(), audit_interval));
         gauge!("oncepost_answer_days_max").set(retention.days_max());
         let inner =

@@ -109,6 +109,14 @@ impl Job {
     }
 }
 
+/// Why an operation is refused at once: the queue is full, or it would wait for too long.
+const FULL: &str = "queue";
+const SLOW: &str = "slow";
+
+fn shed(reason: &'static str) -> metrics::Counter {
+    metrics::counter!("oncepost_shed_total", "reason" => reason)
+}
+
 /// The queue of one committer.
 pub(crate) struct Queue {
     waiting: Mutex<Waiting>,
@@ -130,15 +138,19 @@ impl Waiting {
     /// Why one more operation of this weight is refused at once, if it is.
     fn too_much(&self, weight: usize) -> Option<&'static str> {
         if self.jobs.len() >= MAX_WAITING || self.bytes.saturating_add(weight) > MAX_WAITING_BYTES {
-            return Some("queue");
+            return Some(FULL);
         }
         let ahead = u32::try_from(self.jobs.len().saturating_add(self.running)).unwrap_or(u32::MAX);
-        (self.jobs.len() >= SHED_FROM && self.pace.saturating_mul(ahead) > PATIENCE).then_some("slow")
+        (self.jobs.len() >= SHED_FROM && self.pace.saturating_mul(ahead) > PATIENCE).then_some(SLOW)
     }
 }
 
 impl Queue {
     pub(crate) fn new() -> Self {
+        // A counter that first appears with its first event hides that event from `rate`.
+        for reason in [FULL, SLOW] {
+            shed(reason).absolute(0);
+        }
         Self { waiting: Mutex::default(), arrived: Notify::new() }
     }
 
@@ -154,7 +166,7 @@ impl Queue {
             if waiting.closed {
                 Some((job, SubmitError::Stopping))
             } else if let Some(reason) = waiting.too_much(weight) {
-                metrics::counter!("oncepost_shed_total", "reason" => reason).increment(1);
+                shed(reason).increment(1);
                 Some((job, SubmitError::Busy))
             } else {
                 waiting.bytes = waiting.bytes.saturating_add(weight);

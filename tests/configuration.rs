@@ -54,7 +54,7 @@ fn the_page_names_every_other_variable_that_a_binary_reads() {
     // Debug builds only, for tests.
     let of_the_tests = ["ONCEPOST_FAILPOINT"];
     let page = document::read("docs/configuration.md");
-    let read: BTreeSet<String> = ["api", "relay", "ledger", "process", "demo", "stack"]
+    let read: BTreeSet<String> = ["api", "relay", "ledger", "process", "demo", "stack", "load"]
         .iter()
         .flat_map(|name| read_below(&document::root().join("crates").join(name).join("src")))
         .filter(|name| !of_the_system.contains(&name.as_str()) && !of_the_tests.contains(&name.as_str()))

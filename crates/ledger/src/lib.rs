@@ -28,6 +28,7 @@ mod submission;
 mod text;
 pub mod trace;
 mod transfer;
+pub mod volume;
 
 pub use account::{Account, AccountId, AccountStatus, OpenAccount};
 pub use audit::{Audit, Finding};

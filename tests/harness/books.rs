@@ -12,9 +12,9 @@ use crate::process::{Ended, Process, relay_environment, run};
 use crate::until;
 
 /// What every process of a test hashes idempotency keys with.
-const SECRETS: &str = "test:0123456789abcdef0123456789abcdef";
+pub const SECRETS: &str = "test:0123456789abcdef0123456789abcdef";
 /// What every process of a test hashes API keys with.
-const PEPPERS: &str = "test:fedcba9876543210fedcba9876543210";
+pub const PEPPERS: &str = "test:fedcba9876543210fedcba9876543210";
 
 /// A ledger on a server of its own.
 pub struct Books {

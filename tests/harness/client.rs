@@ -64,8 +64,17 @@ impl Reply {
 impl Client {
     /// A client of the API key at the process.
     pub fn new(process: &Process, key: &str) -> Self {
+        Self::of(process.url(), key)
+    }
+
+    /// A client of the API key at whatever process serves at this port.
+    pub fn at_port(port: u16, key: &str) -> Self {
+        Self::of(format!("http://127.0.0.1:{port}"), key)
+    }
+
+    fn of(base: String, key: &str) -> Self {
         let http = reqwest::Client::builder().timeout(TIMEOUT).no_proxy().build().unwrap();
-        Self { http, base: process.url(), key: key.to_owned() }
+        Self { http, base, key: key.to_owned() }
     }
 
     /// The same client at another process.

@@ -16,7 +16,7 @@ mod topic;
 
 use std::time::{Duration, Instant};
 
-pub use books::{Account, Books, Owner};
+pub use books::{Account, Books, Owner, PEPPERS, SECRETS};
 pub use client::{Client, Reply};
 pub use mail::{Mail, MailServer};
 pub use metrics::{Metrics, Series};

@@ -64,10 +64,12 @@ start() {
 }
 stop() { compose stop "$@" 2>/dev/null; }
 restart() { stop "$@" && start "$@"; }
-# A backup of the ledger's database by a name, in this folder, and the way back. API and relay have to be stopped for the latter.
-backup() { compose exec -T postgres pg_dump -U postgres --format custom oncepost >"backup-$1.dump"; }
+# A backup of the ledger's database by a name, in this folder, and the way back. API and relay have to be stopped for the
+# latter, which makes the database anew: some of its objects can't be dropped one by one.
+backup() { (umask 077 && compose exec -T postgres pg_dump -U postgres --format custom oncepost >"backup-$1.dump"); }
 restore() {
-  compose exec -T postgres pg_restore -U postgres -d oncepost --clean --if-exists --single-transaction <"backup-$1.dump"
+  compose exec -T postgres pg_restore -U postgres -d postgres --clean --if-exists --create --exit-on-error \
+    <"backup-$1.dump"
 }
 # Sets a variable of the API and the relay for their next start; an empty value takes it away. It is kept in .env.
 configure() {

@@ -4,10 +4,10 @@
 mod clients;
 mod database;
 mod delivery;
-mod halts;
 mod ledger;
 mod matcher;
 mod page;
+mod relay;
 mod secrets;
 mod service;
 mod stand;
@@ -49,8 +49,8 @@ drills!(
     delivery::receipts_behind,
     delivery::relay_restarting,
     delivery::stuck_outbox,
-    halts::relay_halted,
-    halts::restore_from_backup,
+    relay::relay_halted,
+    relay::restore_from_backup,
     ledger::account_out_of_balance,
     ledger::audit_failing,
     ledger::audit_late,

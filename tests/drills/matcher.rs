@@ -3,8 +3,10 @@
 
 const ANY: &str = "…";
 
-/// The kinds of values: the name, which characters they consist of, and whether the whole is one.
-const KINDS: [(&str, fn(char) -> bool, fn(&str) -> bool); 5] = [
+/// A kind of values: its name on pages, which characters they consist of, and whether the whole is one.
+type Kind = (&'static str, fn(char) -> bool, fn(&str) -> bool);
+
+const KINDS: [Kind; 5] = [
     ("<uuid>", |c| c.is_ascii_hexdigit() || c == '-', |text| uuid::Uuid::try_parse(text).is_ok() && text.len() == 36),
     ("<number>", |c| c.is_ascii_digit() || "-.e".contains(c), |text| text.parse::<f64>().is_ok()),
     ("<time>", |c| c.is_ascii_digit() || "-:.+TZ ".contains(c), |text| text.len() >= 19 && text.starts_with("20")),

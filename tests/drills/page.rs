@@ -154,6 +154,11 @@ impl Reader {
         }
     }
 
+    /// What a command of the page has written to a file.
+    pub(crate) fn file(&self, name: &str) -> String {
+        std::fs::read_to_string(self.folder.path().join(name)).unwrap()
+    }
+
     /// Does the rest of the page, and proves the books.
     pub(crate) async fn finish(mut self) {
         self.finish_with_broken_books().await;
@@ -171,12 +176,13 @@ impl Reader {
         let block = self.page.blocks[self.next].clone();
         self.next += 1;
         let reading = READING.contains(&block.part.as_str());
-        self.stand.set_reading(reading);
         let begun = Instant::now();
         let mut turns = tokio::time::interval(READING_TURN);
         loop {
             turns.tick().await;
+            self.stand.set_reading(reading);
             let (printed, failed) = self.run(&block).await;
+            self.stand.set_reading(false);
             if failed.is_empty() && matches(&block.output, &printed) {
                 return;
             }

@@ -22,7 +22,7 @@ use crate::json::Value;
 use crate::layers::RequestId;
 use crate::parameters::Parameters;
 use crate::prefer::{PREFERENCE_APPLIED, Preferences, RESPOND_ASYNC};
-use crate::problem::{PROBLEM_JSON, Problem};
+use crate::problem::{PROBLEM_JSON, Problem, Unavailability};
 use crate::rate_limit::Admission;
 use crate::staged_fault::Staged;
 use crate::{body, idempotency_key, json, operations};
@@ -53,6 +53,10 @@ const ACCEPTED_RETRY_AFTER_SECONDS: u16 = 2;
 /// # Errors
 /// Every problem of a POST.
 pub(crate) async fn answer(api: &Api, route: &PostRoute, request: Request) -> Result<Response, Problem> {
+    // Whoever can't be served costs next to nothing, so that those who can are not late, too.
+    if api.ledger().overloaded() {
+        return Err(Problem::Unavailable { why: Unavailability::Busy, cause: None });
+    }
     let (parts, unread) = request.into_parts();
     let caller = api.authenticator().authenticate(&parts).await?;
     caller.require(route.needs)?;

@@ -14,8 +14,10 @@ use uuid::Uuid;
 use crate::database::{Database, DatabaseError};
 use crate::observation::whole;
 
-/// How long one query of the audit may run: it reads whole tables.
-const STATEMENT_TIMEOUT_MS: u32 = 600_000;
+/// How long one query of the audit may run, an hour: it reads whole tables, and sorts some of them.
+const STATEMENT_TIMEOUT_MS: u32 = 3_600_000;
+/// What a query of the audit may keep in memory to sort and to join, before it goes to disk.
+const WORK_MEM: &str = "128MB";
 const LOCK_TIMEOUT_MS: u32 = 2_000;
 const IDLE_IN_TRANSACTION_TIMEOUT_MS: u32 = 60_000;
 /// The most findings of one rule that are named; the rest are counted.
@@ -272,7 +274,7 @@ async fn connect(database: &Database) -> Result<PgConnection, sqlx::Error> {
     let options =
         database.session("oncepost-audit", LOCK_TIMEOUT_MS, STATEMENT_TIMEOUT_MS, IDLE_IN_TRANSACTION_TIMEOUT_MS);
     // Every rule reads whole tables; a planner without statistics might read one of them again for each row of another.
-    PgConnection::connect_with(&options.options([("enable_nestloop", "off")])).await
+    PgConnection::connect_with(&options.options([("enable_nestloop", "off"), ("work_mem", WORK_MEM)])).await
 }
 
 /// The database's time: audits are compared across machines.

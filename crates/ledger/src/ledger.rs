@@ -378,6 +378,12 @@ impl Ledger {
         Sessions::of(&self.inner.pool)
     }
 
+    /// Whether too much waits for any operation to be taken now, wherever its tenant lives: then a request is best refused before
+    /// anything is done for it.
+    pub fn overloaded(&self) -> bool {
+        self.inner.committers.values().all(|committer| committer.queue().refuses())
+    }
+
     /// Sets the gauges of what waits now; called when metrics are read, so that they are never out of date.
     pub fn show_queues(&self) {
         let depth = |queue: fn(&Committer) -> &Queue| {

@@ -128,8 +128,9 @@ struct Waiting {
     jobs: VecDeque<Job>,
     bytes: usize,
     closed: bool,
-    /// The size of the batch that runs now.
+    /// The size of the batch that runs now, and when it began.
     running: usize,
+    running_since: Option<Instant>,
     /// The time that each operation of the last batches took.
     pace: Duration,
 }
@@ -140,8 +141,13 @@ impl Waiting {
         if self.jobs.len() >= MAX_WAITING || self.bytes.saturating_add(weight) > MAX_WAITING_BYTES {
             return Some(FULL);
         }
+        if self.jobs.len() < SHED_FROM {
+            return None;
+        }
         let ahead = u32::try_from(self.jobs.len().saturating_add(self.running)).unwrap_or(u32::MAX);
-        (self.jobs.len() >= SHED_FROM && self.pace.saturating_mul(ahead) > PATIENCE).then_some(SLOW)
+        // A batch that hangs says more than those before it.
+        let hanging = self.running_since.map_or(Duration::ZERO, |since| since.elapsed());
+        (self.pace.saturating_mul(ahead).max(hanging) > PATIENCE).then_some(SLOW)
     }
 }
 
@@ -180,6 +186,15 @@ impl Queue {
         }
     }
 
+    /// Whether one more operation would be refused now; whoever asks refuses it then, and it is counted.
+    pub(crate) fn refuses(&self) -> bool {
+        let refused = self.lock().too_much(0);
+        if let Some(reason) = refused {
+            shed(reason).increment(1);
+        }
+        refused.is_some()
+    }
+
     /// Everything that waits, once something does; `None` when the queue is closed and empty.
     pub(crate) async fn take(&self) -> Option<Vec<Job>> {
         loop {
@@ -190,6 +205,7 @@ impl Queue {
                 if !waiting.jobs.is_empty() {
                     waiting.bytes = 0;
                     waiting.running = waiting.jobs.len();
+                    waiting.running_since = Some(Instant::now());
                     return Some(waiting.jobs.drain(..).collect());
                 }
                 if waiting.closed {
@@ -212,6 +228,7 @@ impl Queue {
     pub(crate) fn ran(&self, operations: usize, took: Duration) {
         let mut waiting = self.lock();
         waiting.running = 0;
+        waiting.running_since = None;
         let each = took.checked_div(u32::try_from(operations).unwrap_or(u32::MAX)).unwrap_or(took);
         let (older, newest) = (waiting.pace.saturating_mul(PACE_OVER.saturating_sub(1)), each);
         waiting.pace = older.saturating_add(newest).checked_div(PACE_OVER).unwrap_or(each);

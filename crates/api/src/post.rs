@@ -54,7 +54,7 @@ const ACCEPTED_RETRY_AFTER_SECONDS: u16 = 2;
 /// Every problem of a POST.
 pub(crate) async fn answer(api: &Api, route: &PostRoute, request: Request) -> Result<Response, Problem> {
     // Whoever can't be served costs next to nothing, so that those who can are not late, too.
-    if api.ledger().overloaded() {
+    if api.ledger().sheds() {
         return Err(Problem::Unavailable { why: Unavailability::Busy, cause: None });
     }
     let (parts, unread) = request.into_parts();

@@ -16,7 +16,7 @@ use uuid::Uuid;
 use crate::attempts::Attempts;
 use crate::audit;
 use crate::clock;
-use crate::committer::{Committer, Entered, Entry, Job, Queue, Run, Running, look_up, read_book};
+use crate::committer::{Committer, Entered, Entry, Job, Queue, Run, Running, look_up, read_book, shed_early};
 use crate::database::Database;
 use crate::decide::{Effects, Operation, Rejection, decide};
 use crate::idempotency::{Answer, Fingerprint, IdempotencyKey, KeyHash, Original, Record, SealedKey, Secrets};
@@ -378,10 +378,14 @@ impl Ledger {
         Sessions::of(&self.inner.pool)
     }
 
-    /// Whether too much waits for any operation to be taken now, wherever its tenant lives: then a request is best refused before
-    /// anything is done for it.
-    pub fn overloaded(&self) -> bool {
-        self.inner.committers.values().all(|committer| committer.queue().refuses())
+    /// Whether too much waits for any operation to be taken now, wherever its tenant lives. Whoever asks then refuses a request
+    /// before anything is done for it, which is counted here.
+    pub fn sheds(&self) -> bool {
+        let overloaded = self.inner.committers.values().all(|committer| committer.queue().refuses());
+        if overloaded {
+            shed_early();
+        }
+        overloaded
     }
 
     /// Sets the gauges of what waits now; called when metrics are read, so that they are never out of date.

@@ -39,7 +39,7 @@ use crate::idempotency::Secrets;
 use crate::scope::Shard;
 
 pub(crate) use lock::{look_up, read_book};
-pub(crate) use queue::{Job, Queue, Run};
+pub(crate) use queue::{Job, Queue, Run, shed_early};
 pub(crate) use running::{Entered, Entry, Running};
 
 /// What both tasks of a shard's committer work with.

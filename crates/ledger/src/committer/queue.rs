@@ -17,11 +17,12 @@ const MAX_WAITING: usize = 2_000;
 /// The most bytes that wait, by [`crate::Operation`]'s own estimate.
 const MAX_WAITING_BYTES: usize = 8 * 1024 * 1024;
 
-/// From so many waiting operations on, more are refused where they would wait for longer than [`PATIENCE`]: as many as a busy
-/// pool of connections sends at once. Fewer are never refused, however slow the database is.
-const SHED_FROM: usize = 256;
-/// How long an operation may be expected to wait for its batch before it is refused at once: a few times what a batch of
-/// [`SHED_FROM`] takes. Beyond it, waiting longer serves nobody: all would be late, and none would be more.
+/// From so many waiting operations on, more are refused where they would wait for longer than [`PATIENCE`]: a batch of so many
+/// is nearly as cheap for each as a larger one. Fewer are never refused, however slow the database is.
+const SHED_FROM: usize = 128;
+/// How long an operation may be expected to wait for its batch before it is refused at once: twice what 256 connections
+/// that always ask make it wait where 10,000 are done in a second. Longer waits serve nobody: all would be late, and no more
+/// would be done.
 const PATIENCE: Duration = Duration::from_millis(50);
 /// How much the newest batch counts in the time that an operation is expected to take: one part of so many.
 const PACE_OVER: u32 = 8;
@@ -113,6 +114,11 @@ impl Job {
 const FULL: &str = "queue";
 const SLOW: &str = "slow";
 
+/// Counts an operation that was refused before it got here.
+pub(crate) fn shed_early() {
+    shed(SLOW).increment(1);
+}
+
 fn shed(reason: &'static str) -> metrics::Counter {
     metrics::counter!("oncepost_shed_total", "reason" => reason)
 }
@@ -186,13 +192,9 @@ impl Queue {
         }
     }
 
-    /// Whether one more operation would be refused now; whoever asks refuses it then, and it is counted.
+    /// Whether one more operation would be refused now.
     pub(crate) fn refuses(&self) -> bool {
-        let refused = self.lock().too_much(0);
-        if let Some(reason) = refused {
-            shed(reason).increment(1);
-        }
-        refused.is_some()
+        self.lock().too_much(0).is_some()
     }
 
     /// Everything that waits, once something does; `None` when the queue is closed and empty.

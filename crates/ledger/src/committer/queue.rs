@@ -114,6 +114,13 @@ impl Job {
 const FULL: &str = "queue";
 const SLOW: &str = "slow";
 
+/// Whether one more would wait for too long behind so many, where each of the last ones took `pace` and the batch that runs
+/// has run for `hanging`.
+fn too_long(waiting: usize, running: usize, pace: Duration, hanging: Duration) -> bool {
+    let ahead = u32::try_from(waiting.saturating_add(running)).unwrap_or(u32::MAX);
+    waiting >= SHED_FROM && pace.saturating_mul(ahead).max(hanging) > PATIENCE
+}
+
 /// Counts an operation that was refused before it got here.
 pub(crate) fn shed_early() {
     shed(SLOW).increment(1);
@@ -147,13 +154,9 @@ impl Waiting {
         if self.jobs.len() >= MAX_WAITING || self.bytes.saturating_add(weight) > MAX_WAITING_BYTES {
             return Some(FULL);
         }
-        if self.jobs.len() < SHED_FROM {
-            return None;
-        }
-        let ahead = u32::try_from(self.jobs.len().saturating_add(self.running)).unwrap_or(u32::MAX);
         // A batch that hangs says more than those before it.
         let hanging = self.running_since.map_or(Duration::ZERO, |since| since.elapsed());
-        (self.pace.saturating_mul(ahead).max(hanging) > PATIENCE).then_some(SLOW)
+        too_long(self.jobs.len(), self.running, self.pace, hanging).then_some(SLOW)
     }
 }
 
@@ -245,5 +248,24 @@ impl Queue {
     pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.arrived.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_wait_for_too_long_is_refused_unless_few_wait() {
+        let (fast, slow) = (Duration::from_micros(100), Duration::from_millis(10));
+        // 256 connections that always ask, 10,000 done in a second.
+        assert!(!too_long(200, 56, fast, Duration::from_millis(20)));
+        // Twice as many ask as are done.
+        assert!(too_long(400, 400, fast, Duration::ZERO));
+        // A slow database: batches grow to their usual size first.
+        assert!(!too_long(SHED_FROM - 1, 500, slow, Duration::from_secs(1)));
+        assert!(too_long(SHED_FROM, 1, slow, Duration::ZERO));
+        // Nothing comes back from the batch that runs.
+        assert!(too_long(SHED_FROM, 1, Duration::ZERO, Duration::from_secs(1)));
     }
 }

@@ -37,6 +37,7 @@ pub(super) async fn run(shared: Shared) {
         let waited = metrics::histogram!("oncepost_queue_wait_seconds");
         jobs.iter().for_each(|job| waited.record(job.arrived_at.elapsed()));
         let (operations, begun) = (jobs.len(), Instant::now());
+        lane.shared.queue.runs(operations);
         let contended = lane.commit(jobs, Locking::Skip).await;
         lane.shared.queue.ran(operations, begun.elapsed());
         for mut job in contended {

@@ -24,6 +24,10 @@ const SHED_FROM: usize = 128;
 /// that always ask make it wait where 10,000 are done in a second. Longer waits serve nobody: all would be late, and no more
 /// would be done.
 const PATIENCE: Duration = Duration::from_millis(50);
+/// For how long it may be so before the first is refused: a burst is served, and only lasting overload is not.
+const BURST: Duration = Duration::from_millis(100);
+/// How long it must not have been so before the next overload may begin with a burst again.
+const CALM: Duration = Duration::from_secs(1);
 /// How much the newest batch counts in the time that an operation is expected to take: one part of so many.
 const PACE_OVER: u32 = 8;
 
@@ -146,17 +150,29 @@ struct Waiting {
     running_since: Option<Instant>,
     /// The time that each operation of the last batches took.
     pace: Duration,
+    /// Since when operations would wait for too long, and when one last would have.
+    strained_since: Option<Instant>,
+    strained_at: Option<Instant>,
 }
 
 impl Waiting {
     /// Why one more operation of this weight is refused at once, if it is.
-    fn too_much(&self, weight: usize) -> Option<&'static str> {
+    fn too_much(&mut self, weight: usize) -> Option<&'static str> {
         if self.jobs.len() >= MAX_WAITING || self.bytes.saturating_add(weight) > MAX_WAITING_BYTES {
             return Some(FULL);
         }
+        let now = Instant::now();
         // A batch that hangs says more than those before it.
-        let hanging = self.running_since.map_or(Duration::ZERO, |since| since.elapsed());
-        too_long(self.jobs.len(), self.running, self.pace, hanging).then_some(SLOW)
+        let hanging = self.running_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        if !too_long(self.jobs.len(), self.running, self.pace, hanging) {
+            if self.strained_at.is_none_or(|at| now.saturating_duration_since(at) > CALM) {
+                self.strained_since = None;
+            }
+            return None;
+        }
+        self.strained_at = Some(now);
+        let since = *self.strained_since.get_or_insert(now);
+        (now.saturating_duration_since(since) > BURST).then_some(SLOW)
     }
 }
 
@@ -209,8 +225,6 @@ impl Queue {
                 let mut waiting = self.lock();
                 if !waiting.jobs.is_empty() {
                     waiting.bytes = 0;
-                    waiting.running = waiting.jobs.len();
-                    waiting.running_since = Some(Instant::now());
                     return Some(waiting.jobs.drain(..).collect());
                 }
                 if waiting.closed {
@@ -229,7 +243,14 @@ impl Queue {
         }
     }
 
-    /// Notes that the batch that was taken last has ended.
+    /// Notes that a batch of so many begins. A queue whose batches nobody notes refuses only what does not fit.
+    pub(crate) fn runs(&self, operations: usize) {
+        let mut waiting = self.lock();
+        waiting.running = operations;
+        waiting.running_since = Some(Instant::now());
+    }
+
+    /// Notes that the batch that began last has ended.
     pub(crate) fn ran(&self, operations: usize, took: Duration) {
         let mut waiting = self.lock();
         waiting.running = 0;

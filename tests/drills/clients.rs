@@ -53,7 +53,8 @@ pub(crate) async fn environment_mismatch_spike() {
     }
     // The key that is in the wrong place is the live one.
     request.owner.test.clone_from(&request.owner.live);
-    Reader::open("environment-mismatch-spike", &stand, &request.known(&[])).await.finish().await;
+    let known = request.known(&[("environment", "live".to_owned())]);
+    Reader::open("environment-mismatch-spike", &stand, &known).await.finish().await;
 }
 
 pub(crate) async fn runaway_client() {

@@ -4,7 +4,7 @@ use sqlx::Executor as _;
 
 use crate::delivery::published;
 use crate::page::Reader;
-use crate::stand::Stand;
+use crate::stand::{Stand, seen};
 
 pub(crate) async fn duplicate_charge_suspected() {
     let stand = Stand::open().await;
@@ -19,7 +19,15 @@ pub(crate) async fn duplicate_charge_suspected() {
     }
     let api_key = stand.lock().await.books.owner.test.clone();
     let [first, second] = <[String; 2]>::try_from(transfers).unwrap();
-    let known = [("payer", account), ("payee", world), ("first", first), ("second", second), ("api_key", api_key)];
+    let known = [
+        ("payer", account),
+        ("payee", world),
+        ("amount", "1250".to_owned()),
+        ("currency", "EUR".to_owned()),
+        ("first", first),
+        ("second", second),
+        ("api_key", api_key),
+    ];
     Reader::open("duplicate-charge-suspected", &stand, &known).await.finish().await;
 }
 
@@ -66,7 +74,7 @@ pub(crate) async fn audit_late() {
         )
         .await;
     stand.word(&["start", "api"]).await;
-    Reader::open("audit-late", &stand, &[]).await.finish().await;
+    Reader::open("audit-late", &stand, &[seen(&mut hung).await]).await.finish().await;
 }
 
 pub(crate) async fn replay_bytes_differ() {

@@ -140,6 +140,8 @@ impl Request {
             ("api_key", self.owner.test.clone()),
             ("principal", self.owner.principal.to_string()),
             ("key_id", id_of(&self.owner.test)),
+            ("environment", "test".to_owned()),
+            ("scopes", "transfers:write,read".to_owned()),
         ];
         known.extend_from_slice(more);
         known
@@ -149,6 +151,12 @@ impl Request {
 /// The characters of id in an API key.
 pub(crate) fn id_of(api_key: &str) -> String {
     api_key.split('_').nth(2).unwrap().to_owned()
+}
+
+/// What a reader who has looked for a session knows of it.
+pub(crate) async fn seen(session: &mut PgConnection) -> (&'static str, String) {
+    let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(session).await.unwrap();
+    ("pid", pid.to_string())
 }
 
 /// A system of its own for each drill.

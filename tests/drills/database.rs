@@ -5,18 +5,19 @@ use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Executor as _};
 
 use crate::page::Reader;
-use crate::stand::Stand;
+use crate::stand::{Stand, seen};
 
-/// A session as a person with psql has it, inside a transaction that began with a statement.
-async fn forgotten_session(stand: &Stand, statement: &str) -> PgConnection {
+/// A session as a person with psql has it, inside a transaction that began with a statement; and what its finder knows of it.
+async fn forgotten_session(stand: &Stand, statement: &str) -> (PgConnection, (&'static str, String)) {
     let mut session = stand.session().await;
+    let pid = seen(&mut session).await;
     for statement in ["SET application_name = 'psql'", "BEGIN", statement] {
         session.execute(AssertSqlSafe(statement.to_owned())).await.unwrap();
     }
-    session
+    (session, pid)
 }
 
-async fn lock_by_hand(stand: &Stand, account: &Account) -> PgConnection {
+async fn lock_by_hand(stand: &Stand, account: &Account) -> (PgConnection, (&'static str, String)) {
     forgotten_session(stand, &format!("SELECT FROM accounts WHERE id = '{account}' FOR UPDATE")).await
 }
 
@@ -44,27 +45,29 @@ pub(crate) async fn contended_accounts() {
     let stand = Stand::open().await;
     let client = stand.client().await;
     let (world, account) = stand.accounts(&client).await;
-    let _held = lock_by_hand(&stand, &account).await;
-    let key = client.fresh_key();
-    let reply = client.transfer(&key, &world, &account, 1).await;
+    let (mut held, pid) = lock_by_hand(&stand, &account).await;
+    // It does something, so that it is not idle.
+    let working = tokio::spawn(async move { held.execute("SELECT pg_sleep(600)").await });
+    let request = stand.request(&client, &world, &account).await;
+    let reply = request.send(&client).await;
     assert!(reply.status == 503 && reply.try_again(), "{reply:?}");
-    let mut reader = Reader::open("contended-accounts", &stand, &[]).await;
-    reader.read_to("## Rollback command").await;
-    assert_eq!(client.transfer_until_final(&key, &world, &account, 1).await.status, 201);
-    reader.finish().await;
+    Reader::open("contended-accounts", &stand, &request.known(&[pid])).await.finish().await;
+    assert!(working.await.unwrap().is_err(), "its session is ended");
+    assert_eq!(stand.lock().await.books.posted(&account).await, 10_005, "it ran once");
 }
 
 pub(crate) async fn operations_stuck() {
     let stand = Stand::open().await;
     let client = stand.client().await;
     let (world, account) = stand.accounts(&client).await;
-    let _held = lock_by_hand(&stand, &account).await;
+    let (_held, pid) = lock_by_hand(&stand, &account).await;
     let request = stand.request(&client, &world, &account).await;
     let asked = client.request(reqwest::Method::POST, "/v1/transfers").header("idempotency-key", &request.key);
     let asked = asked.header("content-type", "application/json").header("prefer", "respond-async");
     let reply = client.send(asked.body(request.body.to_string())).await.unwrap();
     assert_eq!(reply.status, 202, "{reply:?}");
-    Reader::open("operations-stuck", &stand, &[]).await.finish().await;
+    let known = [pid, ("previous", "oncepost:1".to_owned())];
+    Reader::open("operations-stuck", &stand, &known).await.finish().await;
     assert_eq!(request.send(&client).await.status, 201, "it has its outcome");
 }
 
@@ -132,7 +135,7 @@ pub(crate) async fn pool_exhausted() {
     let client = stand.client().await;
     let (world, account) = stand.accounts(&client).await;
     stand.configured("DATABASE_POOL_SIZE", "1").await;
-    let _held = forgotten_session(&stand, "LOCK TABLE accounts IN ACCESS EXCLUSIVE MODE").await;
+    let (_held, pid) = forgotten_session(&stand, "LOCK TABLE accounts IN ACCESS EXCLUSIVE MODE").await;
     let readers = tokio::spawn({
         let (client, path) = (client.clone(), format!("/v1/accounts/{account}"));
         async move {
@@ -143,7 +146,7 @@ pub(crate) async fn pool_exhausted() {
             }
         }
     });
-    let mut reader = Reader::open("pool-exhausted", &stand, &[]).await;
+    let mut reader = Reader::open("pool-exhausted", &stand, &[pid]).await;
     reader.read_to("2. More sessions").await;
     readers.abort();
     reader.finish().await;
@@ -194,7 +197,7 @@ pub(crate) async fn retention_stalled() {
              END $$",
         )
         .await;
-    let _held = forgotten_session(&stand, "SELECT count(*) FROM idempotency_responses").await;
+    let (_held, pid) = forgotten_session(&stand, "SELECT count(*) FROM idempotency_responses").await;
     stand.word(&["restart", "api"]).await;
-    Reader::open("retention-stalled", &stand, &[]).await.finish().await;
+    Reader::open("retention-stalled", &stand, &[pid]).await.finish().await;
 }

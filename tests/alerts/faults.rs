@@ -463,7 +463,8 @@ async fn a_database_that_is_slow_under_load_raises_shedding() {
     assert_eq!(ledger.post("before").await, 201);
     ledger.tape.hold(WELL).await;
     network.delay(Duration::from_millis(100));
-    let shed = ledger.crowd(400).await.into_iter().filter(|status| *status == 503).count();
+    // More than a burst, which is served: they come for longer than that.
+    let shed = ledger.crowd(700).await.into_iter().filter(|status| *status == 503).count();
     assert!(shed >= 20, "{shed}");
     network.delay(Duration::ZERO);
     ledger.tape.hold(FAULT).await;

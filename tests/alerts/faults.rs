@@ -79,14 +79,6 @@ impl Ledger {
         let (from, to) = (&self.world, &self.account);
         json!({"source_account_id": from, "destination_account_id": to, "amount": 5, "currency": "EUR"}).to_string()
     }
-
-    /// Locks the account in a session of one's own, as a person does who forgets to commit.
-    async fn lock_account(&self) -> sqlx::Transaction<'static, sqlx::Postgres> {
-        let mut session = self.books.pool.begin().await.unwrap();
-        let row = sqlx::query("SELECT FROM accounts WHERE id = $1::uuid FOR UPDATE").bind(&self.account);
-        row.execute(&mut *session).await.unwrap();
-        session
-    }
 }
 
 fn of_api(api: &Process) -> Target {
@@ -165,7 +157,7 @@ async fn a_client_that_mixes_its_api_keys_up_raises_environment_mismatch_spike()
 async fn retries_that_meet_a_request_that_hangs_raise_in_progress_spike() {
     let mut ledger = Ledger::open().await;
     ledger.tape.hold(WELL).await;
-    let lock = ledger.lock_account().await;
+    let lock = ledger.books.lock(&ledger.account).await;
     let key = ledger.client.fresh_key();
     let body = ledger.body();
     // Whichever comes first waits for the account; the others don't wait for it.
@@ -252,7 +244,7 @@ async fn a_row_locked_by_hand_raises_contended_accounts_and_operations_stuck() {
     let mut ledger = Ledger::open().await;
     assert_eq!(ledger.post("before").await, 201);
     ledger.tape.hold(WELL).await;
-    let lock = ledger.lock_account().await;
+    let lock = ledger.books.lock(&ledger.account).await;
     let body = ledger.body();
     let headers: [(&str, &[u8]); 2] = [("idempotency-key", b"accepted"), ("prefer", b"respond-async")];
     let reply = ledger.client.post_raw("/v1/transfers", &headers, body).await;

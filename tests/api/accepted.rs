@@ -35,12 +35,7 @@ async fn accepted_work_is_replayed_as_accepted_until_it_is_done_and_as_done_ever
     let client = Client::new(&api, &books.owner.test);
     let world = books.account(&client, None).await;
     let account = books.account(&client, Some(0)).await;
-    let mut lock = books.pool.begin().await.unwrap();
-    sqlx::query("SELECT FROM accounts WHERE id = $1::uuid FOR UPDATE")
-        .bind(&account)
-        .execute(&mut *lock)
-        .await
-        .unwrap();
+    let lock = books.lock(&account).await;
 
     let key = client.fresh_key();
     let accepted = prefer(&client, "respond-async", &key, &body(&world, &account, 5)).await.unwrap();
@@ -135,12 +130,7 @@ async fn work_that_this_version_can_t_read_keeps_no_other_waiting() {
     let client = Client::new(&api, &books.owner.test);
     let world = books.account(&client, None).await;
     let account = books.account(&client, Some(0)).await;
-    let mut lock = books.pool.begin().await.unwrap();
-    sqlx::query("SELECT FROM accounts WHERE id = $1::uuid FOR UPDATE")
-        .bind(&account)
-        .execute(&mut *lock)
-        .await
-        .unwrap();
+    let lock = books.lock(&account).await;
     let mut locations = Vec::new();
     for _ in 0..2 {
         let accepted = prefer(&client, "respond-async", &client.fresh_key(), &body(&world, &account, 5)).await.unwrap();

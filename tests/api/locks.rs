@@ -3,16 +3,6 @@
 use std::time::{Duration, Instant};
 
 use harness::{Books, Client, until};
-use sqlx::{Connection, Executor, PgConnection};
-
-/// Locks an account's row in a session of its own, as a person with psql might.
-async fn lock_by_hand(books: &Books, account: &str) -> PgConnection {
-    let mut session = PgConnection::connect(&books.url).await.unwrap();
-    session.execute("BEGIN").await.unwrap();
-    let locked = sqlx::query("SELECT FROM accounts WHERE id = $1::uuid FOR UPDATE").bind(account);
-    locked.execute(&mut session).await.unwrap();
-    session
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn duplicates_of_a_request_that_waits_for_a_lock_end_as_one_transfer() {
@@ -23,7 +13,7 @@ async fn duplicates_of_a_request_that_waits_for_a_lock_end_as_one_transfer() {
     let world = books.account(&client, None).await;
     let account = books.funded(&client, &world, 100).await;
     for round in 0..3 {
-        let lock = lock_by_hand(&books, &account).await;
+        let lock = books.lock(&account).await;
         let key = client.fresh_key();
         let mut waiting = Vec::new();
         for client in [&client, &client, &other, &other] {
@@ -63,7 +53,7 @@ async fn a_locked_hot_account_fails_its_own_traffic_only() {
     for _ in 0..20 {
         cold.push(books.funded(&client, &world, 1_000_000).await);
     }
-    let lock = lock_by_hand(&books, &hot).await;
+    let lock = books.lock(&hot).await;
 
     let copied = client.fresh_key();
     let mut to_hot = Vec::new();

@@ -7,7 +7,6 @@ use ledger::{PrincipalId, TenantId};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::json;
-use sqlx::{Connection, Executor, PgConnection};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_waits_longer_than_every_time_out_ends_as_one_transfer() {
@@ -16,9 +15,7 @@ async fn a_request_that_waits_longer_than_every_time_out_ends_as_one_transfer() 
     let client = Client::new(&one, &books.owner.test);
     let world = books.account(&client, None).await;
     let account = books.account(&client, Some(0)).await;
-    let mut lock = PgConnection::connect(&books.url).await.unwrap();
-    lock.execute("BEGIN").await.unwrap();
-    sqlx::query("SELECT FROM accounts WHERE id = $1::uuid FOR UPDATE").bind(&account).execute(&mut lock).await.unwrap();
+    let lock = books.lock(&account).await;
     let key = client.fresh_key();
     // A statement may take 5 s and a batch 8 s: the lock is held for longer than either.
     let begun = Instant::now();
@@ -31,7 +28,7 @@ async fn a_request_that_waits_longer_than_every_time_out_ends_as_one_transfer() 
         }
     }
     assert!(refused >= 4, "{refused}");
-    lock.execute("ROLLBACK").await.unwrap();
+    lock.rollback().await.unwrap();
     for client in [client.clone(), client.at(&two)] {
         assert_eq!(client.transfer_until_final(&key, &world, &account, 5).await.status, 201);
     }

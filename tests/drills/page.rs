@@ -105,6 +105,16 @@ impl Page {
     }
 }
 
+/// Set where a person reads the pages and a drill only breaks the system.
+const BY_HAND: &str = "DRILL_BY_HAND";
+/// For how long a person may try.
+const BY_HAND_WAIT: Duration = Duration::from_secs(3600);
+/// What a person who is called knows from the client, the secret store and the records of deploys and backups. Everything
+/// else is to be found.
+const TOLD: [&str; 7] = ["api_key", "backup", "body", "key", "old", "payee", "payer"];
+/// The release before the one that runs, which no drill makes bad.
+const PREVIOUS: &str = "oncepost:1";
+
 /// A reader who does what a page says, command by command.
 pub(crate) struct Reader {
     page: Page,
@@ -114,6 +124,7 @@ pub(crate) struct Reader {
     stdin: ChildStdin,
     stdout: Lines<BufReader<ChildStdout>>,
     folder: tempfile::TempDir,
+    by_hand: bool,
 }
 
 /// What the shell says after each block.
@@ -125,8 +136,7 @@ impl Reader {
         let folder = tempfile::tempdir().unwrap();
         let mut shell = Command::new("bash")
             .args(["--noprofile", "--norc"])
-            // The release before the one that runs, which no drill makes bad.
-            .env("previous", "oncepost:1")
+            .env("previous", PREVIOUS)
             .envs(known.iter().cloned())
             .current_dir(folder.path())
             .stdin(Stdio::piped())
@@ -139,7 +149,23 @@ impl Reader {
         let stdout = BufReader::new(shell.stdout.take().unwrap()).lines();
         stdin.write_all(stand.words().await.as_bytes()).await.unwrap();
         stdin.write_all(b"set -o pipefail\ntrap 'failed=\"$BASH_COMMAND\"' ERR\n").await.unwrap();
-        Self { page: Page::read(page), next: 0, stand: stand.clone(), shell, stdin, stdout, folder }
+        let by_hand = std::env::var_os(BY_HAND).is_some();
+        if by_hand {
+            let words = folder.path().join("words.sh");
+            let told = known.iter().filter(|(name, _)| TOLD.contains(name));
+            let told: String = told.map(|(name, value)| format!("{name}='{value}'\n")).collect();
+            let here = folder.path().display();
+            let text = format!("cd '{here}'\nprevious={PREVIOUS}\n{told}{}", stand.words().await);
+            std::fs::write(&words, text).unwrap();
+            eprintln!("The system is broken. In bash: source {}", words.display());
+        }
+        Self { page: Page::read(page), next: 0, stand: stand.clone(), shell, stdin, stdout, folder, by_hand }
+    }
+
+    /// Waits until a person has come to a place of the page.
+    async fn by_hand_until(&self, place: &str) {
+        eprintln!("When you have come to {place:?} of the page, say: next");
+        timeout(BY_HAND_WAIT, self.stand.next()).await.expect("nobody has said \"next\" within an hour");
     }
 
     /// Of the sections that are for one fault each, leaves only that one.
@@ -151,6 +177,9 @@ impl Reader {
     pub(crate) async fn read_to(&mut self, place: &str) {
         let found = self.page.text.lines().position(|line| line.starts_with(place));
         let end = found.unwrap_or_else(|| panic!("{}.md has no line that begins with {place:?}", self.page.name));
+        if self.by_hand {
+            return self.by_hand_until(place).await;
+        }
         while self.page.blocks.get(self.next).is_some_and(|block| block.line < end + 1) {
             self.run_next().await;
         }
@@ -169,6 +198,9 @@ impl Reader {
 
     /// Does the rest of the page, where the fault is one that `api audit` goes on to find.
     pub(crate) async fn finish_with_broken_books(&mut self) {
+        if self.by_hand {
+            return self.by_hand_until("the end").await;
+        }
         while self.next < self.page.blocks.len() {
             self.run_next().await;
         }

@@ -18,14 +18,14 @@ use stack::Kafka;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::{Mutex, MutexGuard, Notify};
 
 /// What bash knows of the words: each sends its arguments and its standard input to the test, which answers with what is to
 /// be printed and, in the last line, the exit status. The rest is as in `runbook/compose.sh`.
 pub(crate) const WORDS: &str = r#"
 word() {
-  local input reply
-  input=$(cat)
+  local input= reply
+  [ -t 0 ] || input=$(cat)
   exec 9<>"/dev/tcp/127.0.0.1/$DRILL_PORT"
   printf '%s\0' "$#" "$@" "$input" >&9
   reply=$(cat <&9)
@@ -33,7 +33,7 @@ word() {
   printf '%s' "${reply%status *}"
   return "${reply##*status }"
 }
-for name in sql receipts_sql api relay ready running start stop restart configure disk backup restore kafka; do
+for name in sql receipts_sql api relay ready running start stop restart configure disk backup restore kafka next; do
   eval "$name() { word $name \"\$@\"; }"
 done
 metrics() { word metrics "$1" | grep -E -- "^($2)" | LC_ALL=C sort; }
@@ -168,6 +168,8 @@ pub(crate) struct Stand {
     reading: Arc<AtomicBool>,
     /// What commands have written to stderr.
     trouble: Arc<Plain<String>>,
+    /// A person has said that the drill goes on.
+    next: Arc<Notify>,
 }
 
 /// The database of the example consumer, beside the ledger's.
@@ -200,16 +202,21 @@ impl Stand {
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let stand = Self { parts: Arc::new(Mutex::new(parts)), port, reading: Arc::default(), trouble: Arc::default() };
+        let stand = Self {
+            parts: Arc::new(Mutex::new(parts)),
+            port,
+            reading: Arc::default(),
+            trouble: Arc::default(),
+            next: Arc::default(),
+        };
         let serving = stand.clone();
         let runtime = Handle::current();
-        // One word at a time, as a person types them.
         std::thread::spawn(move || {
-            runtime.block_on(async {
-                while let Ok((stream, _)) = listener.accept().await {
-                    serving.answer(stream).await;
-                }
-            });
+            while let Ok((stream, _)) = runtime.block_on(listener.accept()) {
+                let (serving, runtime) = (serving.clone(), runtime.clone());
+                // One word at a time, as a person types them. One that panics leaves the others at work.
+                let _panicked = std::thread::spawn(move || runtime.block_on(serving.answer(stream))).join();
+            }
         });
         stand.word(&["start", "api"]).await;
         stand
@@ -259,7 +266,6 @@ impl Stand {
         PgConnection::connect(&self.lock().await.books.url).await.unwrap()
     }
 
-    /// What bash has to know before it reads a page.
     /// A transfer with a receipt for the recipient.
     pub(crate) async fn transfer_with_receipt(&self, client: &Client, from: &Account, to: &Account, email: &str) {
         let body = json!({"source_account_id": from, "destination_account_id": to, "amount": 1, "currency": "EUR",
@@ -267,8 +273,14 @@ impl Stand {
         assert_eq!(client.post("/v1/transfers", &client.fresh_key(), &body).await.status, 201);
     }
 
+    /// What bash has to know before it reads a page.
     pub(crate) async fn words(&self) -> String {
         format!("DRILL_PORT={}\nAPI_PORT={}\n{WORDS}", self.port, self.lock().await.api.port)
+    }
+
+    /// Waits until a person says that the drill goes on.
+    pub(crate) async fn next(&self) {
+        self.next.notified().await;
     }
 
     pub(crate) fn set_reading(&self, reading: bool) {
@@ -361,7 +373,11 @@ impl Stand {
                 let worked = parts.change(word, arguments).await;
                 (i32::from(!worked), String::new())
             }
-            _ => panic!("no such word: {words:?}"),
+            ("next", []) => {
+                self.next.notify_one();
+                (0, String::new())
+            }
+            _ => (127, format!("no such word: {words:?}\n")),
         }
     }
 
@@ -545,7 +561,10 @@ impl Parts {
         for service in services {
             let running = match *service {
                 "postgres" => sqlx::PgConnection::connect(&self.books.url).await.is_ok(),
-                "kafka" => TcpStream::connect(self.kafka.as_ref().unwrap().bootstrap()).await.is_ok(),
+                "kafka" => match &self.kafka {
+                    Some(kafka) => TcpStream::connect(kafka.bootstrap()).await.is_ok(),
+                    None => false,
+                },
                 _ => self.service(service).running(),
             };
             lines += &format!("{service} {}\n", if running { "running" } else { "exited" });

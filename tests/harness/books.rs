@@ -141,6 +141,14 @@ impl Books {
         sqlx::query_scalar(query).bind(account).fetch_one(&self.pool).await.unwrap()
     }
 
+    /// Locks an account's row in a session of its own, as a person with psql might, until it is dropped.
+    pub async fn lock(&self, account: &Account) -> sqlx::Transaction<'static, sqlx::Postgres> {
+        let mut session = self.pool.begin().await.unwrap();
+        let query = "SELECT FROM accounts WHERE id = $1::uuid FOR UPDATE";
+        sqlx::query(query).bind(account).execute(&mut *session).await.unwrap();
+        session
+    }
+
     /// Ends a test of money: the books balance (I1, I2), each effect has one key and one event (I3, I7), nothing crosses
     /// (I9), and no session of ours is left inside a transaction.
     pub async fn finish(mut self) {

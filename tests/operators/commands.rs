@@ -47,8 +47,7 @@ async fn work_that_is_not_done_is_listed_until_it_is() {
     let client = Client::new(&api, &books.owner.test);
     let world = books.account(&client, None).await;
     let shop = books.account(&client, Some(0)).await;
-    let mut lock = books.pool.begin().await.unwrap();
-    sqlx::query("SELECT FROM accounts WHERE id = $1::uuid FOR UPDATE").bind(&shop).execute(&mut *lock).await.unwrap();
+    let lock = books.lock(&shop).await;
     let body = json!({"source_account_id": world, "destination_account_id": shop, "amount": 1, "currency": "EUR"});
     let headers = [("idempotency-key", &b"slow"[..]), ("prefer", b"respond-async")];
     assert_eq!(client.post_raw("/v1/transfers", &headers, body.to_string()).await.status, 202);

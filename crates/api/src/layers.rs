@@ -115,8 +115,12 @@ pub(crate) async fn surround(mut request: Request, next: Next) -> Response {
 fn begin_span(request: &Request) -> BoxedSpan {
     let caller = request.headers().get(TRACEPARENT).and_then(|value| value.to_str().ok()).and_then(trace::parse);
     let endpoint = request.extensions().get::<MatchedPath>().map_or(UNMATCHED, MatchedPath::as_str);
-    let name = format!("{} {endpoint}", metrics::method_name(request.method()));
-    trace::begin(name, SpanKind::Server, &caller.unwrap_or(SpanContext::NONE))
+    let method = metrics::method_name(request.method());
+    let mut span = trace::begin(method, SpanKind::Server, &caller.unwrap_or(SpanContext::NONE));
+    if span.is_recording() {
+        span.update_name(format!("{method} {endpoint}"));
+    }
+    span
 }
 
 /// Ends it with what OpenTelemetry's conventions for HTTP servers ask for, and with who asked.

@@ -19,6 +19,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use uuid::Uuid;
 
 use crate::database::Database;
+use crate::idempotency::KeyHash;
 use crate::scope::{Environment, Shard, TenantId};
 
 /// How long the relay's sessions wait for a lock. They only meet one another, on the row of `relays`.
@@ -76,7 +77,7 @@ pub struct Event {
     /// The side of the wall.
     pub environment: Environment,
     /// The hash of the idempotency key that it was born under; the key itself is in no event (I10).
-    pub key_hash: Vec<u8>,
+    pub key_hash: KeyHash,
     /// The resource as JSON, as bytes.
     pub payload: Vec<u8>,
     /// The trace of the request that made it, where that was recorded.
@@ -179,8 +180,8 @@ impl Outbox {
         // reading it. The client can't stop early instead: what it leaves unread still comes over the wire.
         let rows = bounded(
             sqlx::query!(
-                r#"SELECT epoch, position, event_id, event_type, resource_id, tenant_id, environment, key_hash, payload,
-                          traceparent, created_at
+                r#"SELECT epoch, position, event_id, event_type, resource_id, tenant_id, environment,
+                          key_hash AS "key_hash: [u8; 32]", payload, traceparent, created_at
                    FROM (SELECT *, sum(octet_length(payload)) OVER (ORDER BY position ROWS UNBOUNDED PRECEDING)
                                    - octet_length(payload) AS bytes_before
                          FROM outbox WHERE shard = $1 AND position >= $2 ORDER BY position LIMIT $3) AS run
@@ -204,7 +205,7 @@ impl Outbox {
                     tenant: TenantId(row.tenant_id),
                     environment: Environment::parse(&row.environment)
                         .ok_or(OutboxError::UnknownEnvironment(row.position))?,
-                    key_hash: row.key_hash,
+                    key_hash: KeyHash(row.key_hash),
                     payload: row.payload,
                     traceparent: row.traceparent,
                     created_at: row.created_at,

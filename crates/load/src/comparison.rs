@@ -79,15 +79,15 @@ fn judge(before: &Report, after: &Report, threshold: f64) -> Result<Vec<Line>> {
         }
     }
     let failures: [(&str, Share); 5] = [
-        ("shed", |counts| counts.shed),
-        ("other", |counts| counts.other),
+        ("shed", |counts| counts.answers.shed),
+        ("other", |counts| counts.answers.other),
         ("lost", |counts| counts.lost),
         ("not sent", |counts| counts.unsent),
         ("unresolved", |counts| counts.unresolved),
     ];
     for (name, of) in failures {
         let percent = |counts: &Counts| {
-            let all = counts.answers() + counts.lost + counts.unsent;
+            let all = counts.answers.all() + counts.lost + counts.unsent;
             100.0 * of(counts) as f64 / all.max(1) as f64
         };
         let (before, after) = (percent(&before.counts), percent(&after.counts));
@@ -121,7 +121,7 @@ mod tests {
 
     use super::*;
     use crate::mix::Mix;
-    use crate::report::{Generator, Latency, Load, Violations};
+    use crate::report::{Answers, Generator, Latency, Load, Violations};
 
     fn report() -> Report {
         let latency = Latency { count: 100_000, p50: 5.0, p90: 9.0, p99: 20.0, p99_9: 30.0, max: 40.0 };
@@ -137,7 +137,7 @@ mod tests {
                 accounts: 200,
             },
             throughput: 5_000.0,
-            counts: Counts { first: 100_000, ..Counts::default() },
+            counts: Counts { answers: Answers { first: 100_000, ..Answers::default() }, ..Counts::default() },
             statuses: BTreeMap::new(),
             latencies: BTreeMap::from([(Class::First, latency)]),
             timeline: Vec::new(),
@@ -167,9 +167,9 @@ mod tests {
         assert!(regressed(|report| report.throughput = 50_000.0).is_empty());
         assert!(regressed(|report| first(report).p99 = 21.9).is_empty());
         assert_eq!(regressed(|report| first(report).p99 = 22.1), ["first p99, ms"]);
-        assert_eq!(regressed(|report| report.counts.shed = 200), ["shed, %"]);
+        assert_eq!(regressed(|report| report.counts.answers.shed = 200), ["shed, %"]);
         assert_eq!(regressed(|report| report.counts.lost = 200), ["lost, %"]);
-        assert!(regressed(|report| report.counts.other = 50).is_empty());
+        assert!(regressed(|report| report.counts.answers.other = 50).is_empty());
         assert_eq!(regressed(|report| report.violations.count = 1), ["violations"]);
     }
 

@@ -67,7 +67,7 @@ impl Measurement {
         let latency = u64::try_from((now - intended).as_micros()).unwrap_or(LONGEST_US);
         self.latencies.entry(class).or_insert_with(histogram).saturating_record(latency);
         *self.statuses.entry(answer.status).or_default() += 1;
-        *self.counts.of(class) += 1;
+        *self.counts.answers.of(class) += 1;
         // What is answered after the end belongs to no second, and not to the throughput.
         let second = (now - begin).as_secs();
         if second >= self.seconds {
@@ -81,7 +81,7 @@ impl Measurement {
             self.current.saturating_record(latency);
         }
         if let Some(last) = self.timeline.last_mut() {
-            *last.of(class) += 1;
+            *last.answers.of(class) += 1;
         }
     }
 
@@ -124,8 +124,8 @@ impl Measurement {
         self.end_second();
         self.timeline.resize_with(usize::try_from(self.seconds).unwrap_or_default(), Second::default);
         let processor = self.processor.map_or(Duration::ZERO, |begin| processor_time().saturating_sub(begin));
-        let accepted: u64 = self.timeline.iter().map(Second::accepted).sum();
-        let answers = self.counts.answers().max(1);
+        let accepted: u64 = self.timeline.iter().map(|second| second.answers.accepted()).sum();
+        let answers = self.counts.answers.all().max(1);
         let mut all = histogram();
         for (_, one) in self.latencies.iter().filter(|(class, _)| class.accepted()) {
             // Both have the same bounds.
@@ -221,11 +221,12 @@ mod tests {
         measurement.unsent(begin - Duration::from_millis(1));
         measurement.unsent(begin);
         let report = measurement.finish(load());
-        assert_eq!((report.counts.first, report.counts.replay, report.counts.shed, report.counts.unsent), (1, 1, 1, 1));
+        let Counts { answers, unsent, .. } = report.counts;
+        assert_eq!((answers.first, answers.replay, answers.shed, unsent), (1, 1, 1, 1));
         let first = report.latencies[&Class::First];
         assert!((1_000.0..1_100.0).contains(&first.p50), "{first:?}");
         // Both accepted answers came in the second second of three.
-        assert_eq!(report.timeline.iter().map(Second::accepted).collect::<Vec<_>>(), [0, 2, 0]);
+        assert_eq!(report.timeline.iter().map(|second| second.answers.accepted()).collect::<Vec<_>>(), [0, 2, 0]);
         assert!((report.throughput - 2.0 / 3.0).abs() < 1e-9);
     }
 

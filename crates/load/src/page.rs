@@ -27,11 +27,11 @@ pub(crate) fn page(report: &Report) -> String {
     let counted =
         |name, of: fn(&Second) -> u64| Line { name, points: seconds.iter().map(|second| of(second) as f64).collect() };
     let throughput = [
-        counted("first", |second| second.first),
-        counted("replay", |second| second.replay),
-        counted("read", |second| second.read),
-        counted("shed", |second| second.shed),
-        counted("other", |second| second.other),
+        counted("first", |second| second.answers.first),
+        counted("replay", |second| second.answers.replay),
+        counted("read", |second| second.answers.read),
+        counted("shed", |second| second.answers.shed),
+        counted("other", |second| second.answers.other),
     ];
     let throughput: Vec<Line> =
         throughput.into_iter().filter(|line| line.points.iter().any(|point| *point > 0.0)).collect();

@@ -111,7 +111,7 @@ impl Loads {
     async fn run(&self, mix: Mix, connections: usize) -> Result<f64> {
         let plan = Plan { mix, connections, rate: None, seconds: self.seconds, warm_up_seconds: 1, seed: 1 };
         let report = plan.run(&self.target, &self.accounts).await?;
-        if report.violations.count > 0 || report.counts.answers() == 0 || report.counts.other > 0 {
+        if report.violations.count > 0 || report.counts.answers.all() == 0 || report.counts.answers.other > 0 {
             return Err(Error::Reference(report.text()));
         }
         let (per_second, accepted) = (report.throughput, report.latencies.values().next());

@@ -65,24 +65,18 @@ impl fmt::Display for Load {
     }
 }
 
-/// How requests ended.
+/// How many answers of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Counts {
+pub(crate) struct Answers {
     pub(crate) first: u64,
     pub(crate) replay: u64,
     pub(crate) read: u64,
     pub(crate) shed: u64,
     pub(crate) other: u64,
-    /// Sent, and the connection broke or timed out; what the load itself cuts is not counted.
-    pub(crate) lost: u64,
-    /// Due, and no connection was free in time.
-    pub(crate) unsent: u64,
-    /// Without a final answer after every retry.
-    pub(crate) unresolved: u64,
 }
 
-impl Counts {
-    pub(crate) fn of(&mut self, class: Class) -> &mut u64 {
+impl Answers {
+    pub(crate) const fn of(&mut self, class: Class) -> &mut u64 {
         match class {
             Class::First => &mut self.first,
             Class::Replay => &mut self.replay,
@@ -92,9 +86,26 @@ impl Counts {
         }
     }
 
-    pub(crate) const fn answers(&self) -> u64 {
-        self.first + self.replay + self.read + self.shed + self.other
+    pub(crate) const fn accepted(&self) -> u64 {
+        self.first + self.replay + self.read
     }
+
+    pub(crate) const fn all(&self) -> u64 {
+        self.accepted() + self.shed + self.other
+    }
+}
+
+/// How requests ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Counts {
+    #[serde(flatten)]
+    pub(crate) answers: Answers,
+    /// Sent, and the connection broke or timed out; what the load itself cuts is not counted.
+    pub(crate) lost: u64,
+    /// Due, and no connection was free in time.
+    pub(crate) unsent: u64,
+    /// Without a final answer after every retry.
+    pub(crate) unresolved: u64,
 }
 
 /// Latencies in milliseconds.
@@ -119,29 +130,10 @@ impl Latency {
 /// One second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Second {
-    pub(crate) first: u64,
-    pub(crate) replay: u64,
-    pub(crate) read: u64,
-    pub(crate) shed: u64,
-    pub(crate) other: u64,
+    #[serde(flatten)]
+    pub(crate) answers: Answers,
     /// Of the answers accepted in this second.
     pub(crate) latency: Latency,
-}
-
-impl Second {
-    pub(crate) fn of(&mut self, class: Class) -> &mut u64 {
-        match class {
-            Class::First => &mut self.first,
-            Class::Replay => &mut self.replay,
-            Class::Read => &mut self.read,
-            Class::Shed => &mut self.shed,
-            Class::Other => &mut self.other,
-        }
-    }
-
-    pub(crate) fn accepted(&self) -> u64 {
-        self.first + self.replay + self.read
-    }
 }
 
 /// How many latencies lie between two bounds.

@@ -1,7 +1,5 @@
 //! The record that carries an event: CloudEvents 1.0 in binary mode, described in `openapi/asyncapi.yaml`.
 
-use std::fmt::Write as _;
-
 use ledger::format_time;
 use ledger::outbox::Event;
 use rdkafka::message::{Header, Headers, OwnedHeaders};
@@ -48,7 +46,7 @@ impl Letterhead {
         add("shard", &self.shard);
         add("epoch", &event.epoch.to_string());
         add("position", &event.position.to_string());
-        add("idempotency-key-hash", &hex(&event.key_hash));
+        add("idempotency-key-hash", &event.key_hash.to_string());
         if let Some(traceparent) = traceparent {
             add("traceparent", traceparent);
         }
@@ -74,14 +72,6 @@ impl Letterhead {
         }
         Some(Position { epoch: epoch?.parse().ok()?, position: position?.parse().ok()?, event: event?.parse().ok()? })
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        // Writing into a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 /// The partition of a key among so many, as `murmur2_random` and the Java client choose it; `None` if there are none.
@@ -116,7 +106,7 @@ fn murmur2(data: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use ledger::{Environment, TenantId};
+    use ledger::{Environment, KeyHash, TenantId};
     use time::macros::datetime;
 
     use super::*;
@@ -130,7 +120,7 @@ mod tests {
             resource_id: Uuid::from_u128(2),
             tenant: TenantId(Uuid::from_u128(3)),
             environment: Environment::Test,
-            key_hash: vec![0x0a; 32],
+            key_hash: KeyHash([0x0a; 32]),
             payload: b"{}".to_vec(),
             traceparent: None,
             created_at: datetime!(2026-01-02 03:04:05.000006 UTC),

@@ -148,7 +148,7 @@ pub(crate) fn check_rows<'a>(
 
 #[cfg(test)]
 mod tests {
-    use ledger::{Environment, TenantId};
+    use ledger::{Environment, KeyHash, TenantId};
     use time::OffsetDateTime;
     use uuid::Uuid;
 
@@ -272,7 +272,7 @@ mod tests {
             resource_id: Uuid::nil(),
             tenant: TenantId(Uuid::nil()),
             environment: Environment::Live,
-            key_hash: vec![0; 32],
+            key_hash: KeyHash([0; 32]),
             payload: Vec::new(),
             traceparent: None,
             created_at: OffsetDateTime::UNIX_EPOCH,

@@ -18,8 +18,15 @@ static BINARIES: LazyLock<PathBuf> = LazyLock::new(|| {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     // The whole workspace: two packages alone would have other features of their dependencies than `cargo test --workspace`,
     // and nearly all of those would be built a second time.
-    let built = Command::new(cargo).args(["build", "--workspace", "--bins", "--quiet"]).status();
-    assert!(built.is_ok_and(|status| status.success()), "the binaries can't be built");
+    let mut build = Command::new(cargo);
+    build.args(["build", "--workspace", "--bins", "--quiet"]);
+    // What cargo tells a test of its package would tell build scripts of dependencies that they have to run anew.
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")) {
+            build.env_remove(name);
+        }
+    }
+    assert!(build.status().is_ok_and(|status| status.success()), "the binaries can't be built");
     let program = std::env::current_exe().unwrap();
     program.parent().and_then(|deps| deps.parent()).unwrap().to_owned()
 });

@@ -26,12 +26,18 @@ service_port() {
     receipts) echo "${ONCEPOST_RECEIPTS_PORT:-9465}" ;;
   esac
 }
-# The metrics of a service whose lines begin with a pattern.
-metrics() { curl -sS "http://localhost:$(service_port "$1")/metrics" | grep -E -- "^($2)" | LC_ALL=C sort; }
+# The metrics of a service whose lines begin with a pattern; fails if there is none, as `logs` does.
+metrics() (
+  set -o pipefail
+  curl -sS "http://localhost:$(service_port "$1")/metrics" | grep -E -- "^($2)" | LC_ALL=C sort
+)
 # Whether a service is ready, in its own words.
 ready() { curl -sS "http://localhost:$(service_port "$1")/readyz" 2>/dev/null || echo "no answer"; }
 # The last lines of a service's log that match a pattern: 5, or as many as are asked for.
-logs() { compose logs --no-log-prefix "$1" 2>&1 | grep -E -- "$2" | tail -n "${3:-5}"; }
+logs() (
+  set -o pipefail
+  compose logs --no-log-prefix "$1" 2>&1 | grep -E -- "$2" | tail -n "${3:-5}"
+)
 # The most frequent values of a field, of log lines that come in: logs api PATTERN 500 | top principal_id
 top() { grep -o "\"$1\":\"[^\"]*\"" | sort | uniq -c | sort -rn | head -n 3; }
 # Whether services run.

@@ -148,7 +148,7 @@ impl Reader {
         let mut stdin = shell.stdin.take().unwrap();
         let stdout = BufReader::new(shell.stdout.take().unwrap()).lines();
         stdin.write_all(stand.words().await.as_bytes()).await.unwrap();
-        stdin.write_all(b"set -o pipefail\ntrap 'failed=\"$BASH_COMMAND\"' ERR\n").await.unwrap();
+        stdin.write_all(b"trap 'failed=\"$BASH_COMMAND\"' ERR\n").await.unwrap();
         let by_hand = std::env::var_os(BY_HAND).is_some();
         if by_hand {
             let words = folder.path().join("words.sh");
@@ -164,7 +164,7 @@ impl Reader {
 
     /// Waits until a person has come to a place of the page.
     async fn by_hand_until(&self, place: &str) {
-        eprintln!("When you have come to {place:?} of the page, say: next");
+        eprintln!("When all is done that stands before {place:?} on the page, say: next");
         timeout(BY_HAND_WAIT, self.stand.next()).await.expect("nobody has said \"next\" within an hour");
     }
 

@@ -43,6 +43,6 @@ pub(crate) async fn process_down() {
     let client = stand.client().await;
     let (world, account) = stand.accounts(&client).await;
     stand.lock().await.api.kill();
-    Reader::open("process-down", &stand, &[]).await.finish().await;
+    Reader::open("process-down", &stand, &[("service", "api".to_owned())]).await.finish().await;
     assert_eq!(client.transfer(&client.fresh_key(), &world, &account, 1).await.status, 201);
 }

@@ -36,8 +36,8 @@ word() {
 for name in sql receipts_sql api relay ready running start stop restart configure disk backup restore kafka next; do
   eval "$name() { word $name \"\$@\"; }"
 done
-metrics() { word metrics "$1" | grep -E -- "^($2)" | LC_ALL=C sort; }
-logs() { word logs "$1" | grep -E -- "$2" | tail -n "${3:-5}"; }
+metrics() (set -o pipefail; word metrics "$1" | grep -E -- "^($2)" | LC_ALL=C sort)
+logs() (set -o pipefail; word logs "$1" | grep -E -- "$2" | tail -n "${3:-5}")
 top() { grep -o "\"$1\":\"[^\"]*\"" | sort | uniq -c | sort -rn | head -n 3; }
 post() {
   curl -sS --config - --data-binary "$3" --write-out '%{http_code} replayed: %header{idempotent-replayed}\n' \
@@ -163,13 +163,18 @@ pub(crate) async fn seen(session: &mut PgConnection) -> (&'static str, String) {
 #[derive(Clone)]
 pub(crate) struct Stand {
     parts: Arc<Mutex<Parts>>,
+    desk: Arc<Desk>,
+}
+
+/// Where words are said.
+struct Desk {
     port: u16,
     /// Whether the page is at a part that only reads.
-    reading: Arc<AtomicBool>,
+    reading: AtomicBool,
     /// What commands have written to stderr.
-    trouble: Arc<Plain<String>>,
+    trouble: Plain<String>,
     /// A person has said that the drill goes on.
-    next: Arc<Notify>,
+    next: Notify,
 }
 
 /// The database of the example consumer, beside the ledger's.
@@ -204,16 +209,20 @@ impl Stand {
         let port = listener.local_addr().unwrap().port();
         let stand = Self {
             parts: Arc::new(Mutex::new(parts)),
-            port,
-            reading: Arc::default(),
-            trouble: Arc::default(),
-            next: Arc::default(),
+            desk: Arc::new(Desk {
+                port,
+                reading: AtomicBool::default(),
+                trouble: Plain::default(),
+                next: Notify::default(),
+            }),
         };
-        let serving = stand.clone();
+        // The parts end with the drill, not with the thread that serves them.
+        let (parts, desk) = (Arc::downgrade(&stand.parts), Arc::clone(&stand.desk));
         let runtime = Handle::current();
         std::thread::spawn(move || {
             while let Ok((stream, _)) = runtime.block_on(listener.accept()) {
-                let (serving, runtime) = (serving.clone(), runtime.clone());
+                let Some(parts) = parts.upgrade() else { return };
+                let (serving, runtime) = (Self { parts, desk: Arc::clone(&desk) }, runtime.clone());
                 // One word at a time, as a person types them. One that panics leaves the others at work.
                 let _panicked = std::thread::spawn(move || runtime.block_on(serving.answer(stream))).join();
             }
@@ -275,24 +284,24 @@ impl Stand {
 
     /// What bash has to know before it reads a page.
     pub(crate) async fn words(&self) -> String {
-        format!("DRILL_PORT={}\nAPI_PORT={}\n{WORDS}", self.port, self.lock().await.api.port)
+        format!("DRILL_PORT={}\nAPI_PORT={}\n{WORDS}", self.desk.port, self.lock().await.api.port)
     }
 
     /// Waits until a person says that the drill goes on.
     pub(crate) async fn next(&self) {
-        self.next.notified().await;
+        self.desk.next.notified().await;
     }
 
     pub(crate) fn set_reading(&self, reading: bool) {
-        self.reading.store(reading, Ordering::SeqCst);
+        self.desk.reading.store(reading, Ordering::SeqCst);
     }
 
     pub(crate) fn forget_trouble(&self) {
-        self.trouble.lock().unwrap().clear();
+        self.desk.trouble.lock().unwrap().clear();
     }
 
     pub(crate) fn trouble(&self) -> String {
-        self.trouble.lock().unwrap().clone()
+        self.desk.trouble.lock().unwrap().clone()
     }
 
     async fn answer(&self, stream: TcpStream) {
@@ -369,12 +378,12 @@ impl Stand {
                 (i32::from(deleted.iter().any(Result::is_err)), format!("{deleted:?}\n"))
             }
             ("backup" | "restore" | "start" | "stop" | "restart" | "configure", _) => {
-                assert!(!self.reading.load(Ordering::SeqCst), "{words:?} stands where a page only reads");
+                assert!(!self.desk.reading.load(Ordering::SeqCst), "{words:?} stands where a page only reads");
                 let worked = parts.change(word, arguments).await;
                 (i32::from(!worked), String::new())
             }
             ("next", []) => {
-                self.next.notify_one();
+                self.desk.next.notify_one();
                 (0, String::new())
             }
             _ => (127, format!("no such word: {words:?}\n")),
@@ -390,7 +399,7 @@ impl Stand {
             child.wait_with_output()
         });
         let output = ran.await.unwrap().unwrap();
-        self.trouble.lock().unwrap().push_str(&String::from_utf8_lossy(&output.stderr));
+        self.desk.trouble.lock().unwrap().push_str(&String::from_utf8_lossy(&output.stderr));
         (output.status.code().unwrap_or(-1), String::from_utf8(output.stdout).unwrap())
     }
 
@@ -399,11 +408,11 @@ impl Stand {
         let mut session = match PgConnection::connect(url).await {
             Ok(session) => session,
             Err(error) => {
-                self.trouble.lock().unwrap().push_str(&error.to_string());
+                self.desk.trouble.lock().unwrap().push_str(&error.to_string());
                 return (2, String::new());
             }
         };
-        if self.reading.load(Ordering::SeqCst) {
+        if self.desk.reading.load(Ordering::SeqCst) {
             session.execute("SET default_transaction_read_only = on").await.unwrap();
         }
         let rows = sqlx::raw_sql(AssertSqlSafe(statement.to_owned())).fetch_all(&mut session).await;
@@ -415,7 +424,7 @@ impl Stand {
             }
             Ok(rows) => (0, rows_as_text(&rows)),
             Err(error) => {
-                self.trouble.lock().unwrap().push_str(&format!("{statement}: {error}\n"));
+                self.desk.trouble.lock().unwrap().push_str(&format!("{statement}: {error}\n"));
                 (1, String::new())
             }
         }

@@ -114,7 +114,7 @@ pub const METRICS: [Metric; 24] = [
     Metric::gauge("oncepost_audit_seconds", &[], "How long the last audit took."),
     Metric::gauge("oncepost_audit_findings", &["promise"], "Rows that break a promise, as the last audit found them."),
     Metric::gauge("oncepost_audit_interval_seconds", &[], "How often the books are to be audited."),
-    Metric::gauge("oncepost_answer_days", &[], "Days of which answers are kept, today's included."),
+    Metric::gauge("oncepost_answer_days", &[], "Days from the oldest whose answers are kept to today, both included."),
     Metric::gauge("oncepost_answer_days_max", &[], "The most days that there are while retention works."),
     Metric::gauge("oncepost_operations_unfinished", &[], "Work that was accepted with 202 and is not done."),
     Metric::gauge("oncepost_operations_oldest_seconds", &[], "The age of the oldest of it; 0 where there is none."),

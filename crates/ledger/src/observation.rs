@@ -50,9 +50,9 @@ async fn measure(pool: &PgPool, slow: bool) -> Result<(), sqlx::Error> {
         return Ok(());
     }
     let days = sqlx::query_scalar!(
-        r#"SELECT count(*) AS "days!" FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-           WHERE i.inhparent = 'idempotency_responses'::regclass
-             AND c.relname <= 'idempotency_responses_' || to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD')"#
+        r#"SELECT coalesce((now() AT TIME ZONE 'UTC')::date - to_date(right(min(c.relname), 8), 'YYYYMMDD') + 1, 0)::bigint
+             AS "days!" FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+           WHERE i.inhparent = 'idempotency_responses'::regclass"#
     )
     .fetch_one(&mut *connection)
     .await?;

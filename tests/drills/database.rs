@@ -66,7 +66,7 @@ pub(crate) async fn operations_stuck() {
     let asked = asked.header("content-type", "application/json").header("prefer", "respond-async");
     let reply = client.send(asked.body(request.body.to_string())).await.unwrap();
     assert_eq!(reply.status, 202, "{reply:?}");
-    let known = [pid, ("previous", "oncepost:1".to_owned())];
+    let known = [pid, ("newer", "oncepost:3".to_owned())];
     Reader::open("operations-stuck", &stand, &known).await.finish().await;
     assert_eq!(request.send(&client).await.status, 201, "it has its outcome");
 }
@@ -198,7 +198,7 @@ pub(crate) async fn disk_filling() {
         stand.sql("SELECT pg_logical_emit_message(false, 'drill', 'a reason for another file')").await;
         stand.sql("SELECT pg_switch_wal()").await;
     }
-    Reader::open("disk-filling", &stand, &[]).await.finish().await;
+    Reader::open("disk-filling", &stand, &[("slot", "standby_2".to_owned())]).await.finish().await;
 }
 
 pub(crate) async fn retention_stalled() {

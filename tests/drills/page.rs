@@ -111,7 +111,7 @@ const BY_HAND: &str = "DRILL_BY_HAND";
 const BY_HAND_WAIT: Duration = Duration::from_secs(3600);
 /// What a person who is called knows from the client, the secret store and the records of deploys and backups. Everything
 /// else is to be found.
-const TOLD: [&str; 7] = ["api_key", "backup", "body", "key", "old", "payee", "payer"];
+const TOLD: [&str; 8] = ["api_key", "backup", "body", "key", "old", "old_peppers", "payee", "payer"];
 /// The release before the one that runs, which no drill makes bad.
 const PREVIOUS: &str = "oncepost:1";
 

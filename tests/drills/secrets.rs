@@ -21,5 +21,5 @@ pub(crate) async fn secret_leaked() {
     let client = stand.client().await;
     let (world, account) = stand.accounts(&client).await;
     let request = stand.request(&client, &world, &account).await;
-    Reader::open("secret-leaked", &stand, &request.known(&[("old", PEPPERS.to_owned())])).await.finish().await;
+    Reader::open("secret-leaked", &stand, &request.known(&[("old_peppers", PEPPERS.to_owned())])).await.finish().await;
 }

@@ -36,7 +36,8 @@ pub(crate) async fn account_out_of_balance() {
     let client = stand.client().await;
     let (_, account) = stand.accounts(&client).await;
     stand.sql(&format!("UPDATE accounts SET posted = posted + 777 WHERE id = '{account}'")).await;
-    Reader::open("account-out-of-balance", &stand, &[("account", account)]).await.finish().await;
+    let known = [("account", account), ("status", "open".to_owned())];
+    Reader::open("account-out-of-balance", &stand, &known).await.finish().await;
 }
 
 pub(crate) async fn audit_failing() {

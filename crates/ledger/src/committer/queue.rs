@@ -18,9 +18,10 @@ const MAX_WAITING: usize = 2_000;
 const MAX_WAITING_BYTES: usize = 8 * 1024 * 1024;
 
 /// From so many waiting operations on, more are refused where they would wait for longer than [`PATIENCE`]: a batch of so many
-/// is nearly as cheap for each as a larger one. Fewer are never refused, however slow the database is, so that 256 clients
-/// that always ask are all served.
-const SHED_FROM: usize = 256;
+/// is nearly as cheap for each as a larger one. Fewer are never refused, however slow the database is. Twice as many were
+/// tried: 256 clients that always ask then hear no refusal, but at twice the capacity the accepted wait two to three times as
+/// long.
+const SHED_FROM: usize = 128;
 /// How long an operation may be expected to wait for its batch before it is refused at once: twice what 256 connections
 /// that always ask make it wait where 10,000 are done in a second. Longer waits serve nobody: all would be late, and no more
 /// would be done.
@@ -280,9 +281,8 @@ mod tests {
     #[test]
     fn what_would_wait_for_too_long_is_refused_unless_few_wait() {
         let (fast, slow) = (Duration::from_micros(100), Duration::from_millis(10));
-        // 256 connections that always ask, whether 10,000 are done in a second or 100.
+        // 256 connections that always ask, 10,000 done in a second.
         assert!(!too_long(200, 56, fast, Duration::from_millis(20)));
-        assert!(!too_long(255, 1, slow, Duration::from_millis(20)));
         // Twice as many ask as are done.
         assert!(too_long(400, 400, fast, Duration::ZERO));
         // A slow database: batches grow to their usual size first.

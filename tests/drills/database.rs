@@ -1,6 +1,6 @@
 //! Drills of PostgreSQL: it is down, it is slow, its disk fills up, or someone else holds what the ledger needs.
 
-use harness::{Account, Client, until};
+use harness::{Account, Client, Metrics, until};
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Executor as _};
 
@@ -120,8 +120,8 @@ pub(crate) async fn shedding() {
     // A burst is served; it is what comes for longer that is refused.
     until("requests to be refused", async || {
         crowd(10);
-        let metrics = stand.word(&["metrics", "api"]).await;
-        metrics.lines().any(|line| line.starts_with("oncepost_shed_total{reason=\"slow\"}") && !line.ends_with(" 0"))
+        let metrics = Metrics::parse(&stand.word(&["metrics", "api"]).await);
+        metrics.value("oncepost_shed_total{reason=\"slow\"}").is_some_and(|refused| refused > 0.0)
     })
     .await;
     let mut reader = Reader::open("shedding", &stand, &[]).await;

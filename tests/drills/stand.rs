@@ -20,8 +20,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, MutexGuard, Notify};
 
-/// What bash knows of the words: each sends its arguments and its standard input to the test, which answers with what is to
-/// be printed and, in the last line, the exit status. The rest is as in `runbook/compose.sh`.
+use crate::page::runbook;
+
+/// The words that are those of `runbook/compose.sh` as they are: they reach services by their ports and their logs.
+pub(crate) const SHARED: [&str; 5] = ["logs", "metrics", "post", "ready", "top"];
+
+/// The others: each sends its arguments and its standard input to the test, which answers with what is to be printed and, in
+/// the last line, the exit status.
 pub(crate) const WORDS: &str = r#"
 word() {
   local input= reply
@@ -33,20 +38,10 @@ word() {
   printf '%s' "${reply%status *}"
   return "${reply##*status }"
 }
-for name in sql receipts_sql api relay ready running start stop restart configure disk backup restore kafka next; do
+compose() { word "$1" "$3"; }
+for name in sql receipts_sql api relay running start stop restart configure disk backup restore kafka next; do
   eval "$name() { word $name \"\$@\"; }"
 done
-metrics() (set -o pipefail; word metrics "$1" | grep -E -- "^($2)" | LC_ALL=C sort)
-logs() (set -o pipefail; word logs "$1" | grep -E -- "$2" | tail -n "${3:-5}")
-top() { grep -o "\"$1\":\"[^\"]*\"" | sort | uniq -c | sort -rn | head -n 3; }
-post() {
-  curl -sS --config - --data-binary "$3" --write-out '%{http_code} replayed: %header{idempotent-replayed}\n' \
-    "http://127.0.0.1:$API_PORT$1" <<CONFIG
-header = "Authorization: Bearer $api_key"
-header = "Idempotency-Key: $2"
-header = "Content-Type: application/json"
-CONFIG
-}
 "#;
 
 /// A service that is a process of ours.
@@ -167,6 +162,7 @@ pub(crate) struct Stand {
 }
 
 /// Where words are said.
+#[derive(Default)]
 struct Desk {
     port: u16,
     /// Whether the page is at a part that only reads.
@@ -207,15 +203,7 @@ impl Stand {
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let stand = Self {
-            parts: Arc::new(Mutex::new(parts)),
-            desk: Arc::new(Desk {
-                port,
-                reading: AtomicBool::default(),
-                trouble: Plain::default(),
-                next: Notify::default(),
-            }),
-        };
+        let stand = Self { parts: Arc::new(Mutex::new(parts)), desk: Arc::new(Desk { port, ..Desk::default() }) };
         // The parts end with the drill, not with the thread that serves them.
         let (parts, desk) = (Arc::downgrade(&stand.parts), Arc::clone(&stand.desk));
         let runtime = Handle::current();
@@ -284,7 +272,15 @@ impl Stand {
 
     /// What bash has to know before it reads a page.
     pub(crate) async fn words(&self) -> String {
-        format!("DRILL_PORT={}\nAPI_PORT={}\n{WORDS}", self.desk.port, self.lock().await.api.port)
+        let Parts { api, relay, receipts, .. } = &*self.lock().await;
+        format!(
+            "DRILL_PORT={}\nONCEPOST_API_PORT={}\nONCEPOST_RELAY_PORT={}\nONCEPOST_RECEIPTS_PORT={}\nsource '{}'\n{WORDS}",
+            self.desk.port,
+            api.port,
+            relay.port,
+            receipts.port,
+            runbook().join("compose.sh").display(),
+        )
     }
 
     /// Waits until a person says that the drill goes on.
